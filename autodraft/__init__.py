@@ -1,0 +1,51 @@
+"""AutoDraft: user-cloud distributed speculative decoding that tunes itself.
+
+The public names, loaded when first used so that ``import autodraft`` stays light: torch is
+imported only when an engine or a server is made.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from autodraft.api import Autodraft, serve_target
+    from autodraft.config import ExperimentConfig, MethodSpec, ServerConfig
+    from autodraft.errors import AutodraftError
+    from autodraft.records import GenerationResult, RequestRecord, RoundRecord
+
+__version__: Final = "0.1.0"
+
+_HOMES: Final = {
+    "Autodraft": "autodraft.api",
+    "serve_target": "autodraft.api",
+    "ExperimentConfig": "autodraft.config",
+    "MethodSpec": "autodraft.config",
+    "ServerConfig": "autodraft.config",
+    "AutodraftError": "autodraft.errors",
+    "GenerationResult": "autodraft.records",
+    "RequestRecord": "autodraft.records",
+    "RoundRecord": "autodraft.records",
+}
+
+__all__ = [
+    "Autodraft",
+    "AutodraftError",
+    "ExperimentConfig",
+    "GenerationResult",
+    "MethodSpec",
+    "RequestRecord",
+    "RoundRecord",
+    "ServerConfig",
+    "__version__",
+    "serve_target",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'autodraft' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,57 @@
+"""The settings of a target server; the one place for its defaults.
+
+Knows no sockets and no models: names and limits only.
+"""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from autodraft._config_base import Strict
+
+DEFAULT_PORT = 26_001
+
+
+class ServerConfig(Strict):
+    """What a target server runs and allows.
+
+    Attributes:
+        host: Address to listen on.
+        port: Port to listen on; 0 takes a free one.
+        server_name: What clients must call it.
+        base_model_path: Its target model; None leaves the choice to the first client.
+        quantization: Quantisation of the target, unless the client names one.
+        dtype: Floating-point type of the target, unless the client names one.
+        device_map: Device of the target, as in transformers.
+        lazy_load: Load when a client asks, and whatever model it asks for.
+        allow_pickle: Whether pickled weights may be loaded.
+        allow_anonymous: Whether clients without the access token are let in.
+        hf_token: Hugging Face token for gated models.
+        max_context: Most tokens of prompt and answer together; None takes the model's.
+        max_nodes: Most nodes a round may send.
+        max_depth: Deepest tree a round may send.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=DEFAULT_PORT, ge=0, le=65_535)
+    server_name: str = Field(default="autodraft", min_length=1, max_length=128)
+    base_model_path: str | None = None
+    quantization: Literal["none", "4bit", "8bit"] = "none"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    device_map: str = "auto"
+    lazy_load: bool = True
+    allow_pickle: bool = False
+    allow_anonymous: bool = False
+    hf_token: str | None = Field(default=None, repr=False)
+    max_context: int | None = Field(default=None, ge=2)
+    max_nodes: int = Field(default=1024, ge=0, le=65_535)
+    max_depth: int = Field(default=128, ge=0, le=1024)
+
+    @model_validator(mode="after")
+    def _eager_needs_a_model(self) -> "ServerConfig":
+        if not self.lazy_load and self.base_model_path is None:
+            raise ValueError(
+                "An eager server needs a model: name --base-model-path, or load when a client asks "
+                "with --lazy-load."
+            )
+        return self

@@ -1,0 +1,219 @@
+"""The command line: ``autodraft target | generate | doctor``.
+
+Parses, calls the library, prints. The only module of the library that prints or reads argv.
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted.
+"""
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from autodraft import __version__
+from autodraft.config import (
+    AVAILABLE_METHODS,
+    DTYPES,
+    METHOD_NAMES,
+    QUANTIZATIONS,
+    ServerConfig,
+)
+from autodraft.errors import AutodraftError, ConfigError
+from autodraft.records import GenerationResult, RequestRecord
+from autodraft.units import MS_PER_S
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+
+_DEFAULTS: Final = ServerConfig()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    # Idle OpenMP threads of one process must not spin on the cores of the other: draft and target
+    # often share a machine and take turns. It has to be set before torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("websockets").setLevel(logging.WARNING)
+    try:
+        code: int = arguments.command(arguments)
+    except ConfigError as error:
+        return _fail(error, EXIT_USAGE)
+    except AutodraftError as error:
+        return _fail(error, EXIT_FAILED)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return code
+
+
+def _fail(error: AutodraftError, code: int) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="autodraft", description="User-cloud distributed speculative decoding."
+    )
+    parser.add_argument("--version", action="version", version=f"autodraft {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_target(commands.add_parser("target", help="run a target server"))
+    _add_generate(commands.add_parser("generate", help="answer one prompt"))
+    _add_doctor(commands.add_parser("doctor", help="show what is installed and what is missing"))
+    return parser
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Run a target server until it is interrupted."
+    add = parser.add_argument
+    add("--host", default=_DEFAULTS.host, help="address to listen on (default: %(default)s)")
+    add("--port", type=int, default=_DEFAULTS.port, help="port; 0 is a free one (%(default)s)")
+    add("--server-name", default=_DEFAULTS.server_name, help="name clients expect (%(default)s)")
+    add("--device-map", default=_DEFAULTS.device_map, help="device of the target (%(default)s)")
+    add("--base-model-path", metavar="MODEL", help="target model; without it a client chooses")
+    loading = parser.add_mutually_exclusive_group()
+    loading.add_argument(
+        "--lazy-load",
+        action="store_true",
+        default=None,
+        help="load when a client asks, and what it asks for (default without --base-model-path)",
+    )
+    loading.add_argument(
+        "--eager-load",
+        dest="lazy_load",
+        action="store_false",
+        help="load at the start and nothing else (default with --base-model-path)",
+    )
+    precision = parser.add_mutually_exclusive_group()
+    precision.add_argument("--quantization", choices=QUANTIZATIONS, default=None)
+    for bits in ("8bit", "4bit"):
+        precision.add_argument(
+            f"--load-in-{bits}", dest="quantization", action="store_const", const=bits
+        )
+    add("--dtype", choices=DTYPES, default=_DEFAULTS.dtype, help="floating-point type")
+    add("--max-context", type=int, help="most tokens of prompt and answer (default: the model's)")
+    add("--hf-token", help="Hugging Face token for gated models (better: HF_TOKEN)")
+    add("--allow-pickle", action="store_true", help="load pickled weights too (unsafe)")
+    add("--allow-anonymous", action="store_true", help="let clients in without the token")
+    parser.set_defaults(command=_target)
+
+
+def _target(arguments: argparse.Namespace) -> int:
+    from autodraft.api import serve_target
+
+    lazy = arguments.lazy_load
+    serve_target(
+        arguments.host,
+        arguments.port,
+        arguments.server_name,
+        arguments.hf_token,
+        on_ready=lambda line: print(line, flush=True),
+        base_model_path=arguments.base_model_path,
+        quantization=arguments.quantization or _DEFAULTS.quantization,
+        dtype=arguments.dtype,
+        device_map=arguments.device_map,
+        lazy_load=arguments.base_model_path is None if lazy is None else lazy,
+        allow_pickle=arguments.allow_pickle,
+        allow_anonymous=arguments.allow_anonymous,
+        max_context=arguments.max_context,
+    )
+    return 0
+
+
+def _add_generate(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Answer one prompt; the text goes to stdout, the figures to stderr."
+    add = parser.add_argument
+    add("prompt", help="the user's turn; - reads it from standard input")
+    add("--target-model", required=True, metavar="MODEL")
+    add("--draft-model", required=True, metavar="MODEL")
+    add("--target-host", default="127.0.0.1", help="the target server (%(default)s)")
+    add("--target-port", type=int, default=_DEFAULTS.port, help="its port (%(default)s)")
+    add("--server-name", default=_DEFAULTS.server_name, help="its name (%(default)s)")
+    names = [name for name in METHOD_NAMES if name in AVAILABLE_METHODS]
+    add("--method", default="opt_tree", help=f"one of {', '.join(names)} (default: %(default)s)")
+    add("--max-new-tokens", type=int, default=256)
+    add("--device-map", default="auto", help="device of the draft (%(default)s)")
+    add("--dtype", choices=DTYPES, default="auto")
+    add("--draft-quantization", choices=QUANTIZATIONS, default="none")
+    add("--target-quantization", choices=QUANTIZATIONS, help="default: the server's")
+    add("--json", action="store_true", help="print the whole record as one JSON line instead")
+    parser.set_defaults(command=_generate)
+
+
+def _generate(arguments: argparse.Namespace) -> int:
+    from autodraft.api import Autodraft
+
+    if arguments.max_new_tokens < 1:
+        raise ConfigError(f"--max-new-tokens is {arguments.max_new_tokens}; use at least 1.")
+    prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
+    if not prompt.strip():
+        raise ConfigError("The prompt is empty. Give a text, or - and a text on standard input.")
+    engine = Autodraft(
+        draft_model=arguments.draft_model,
+        target_model=arguments.target_model,
+        draft_quantization=arguments.draft_quantization,
+        target_quantization=arguments.target_quantization,
+        target_host=arguments.target_host,
+        target_port=arguments.target_port,
+        server_name=arguments.server_name,
+        device_map=arguments.device_map,
+        dtype=arguments.dtype,
+    )
+    show: Callable[[str], None] = (
+        (lambda piece: None) if arguments.json else (lambda piece: print(piece, end="", flush=True))
+    )
+    results: list[GenerationResult] = []
+    with engine:
+        for piece in engine.stream(
+            prompt,
+            method=arguments.method,
+            max_new_tokens=arguments.max_new_tokens,
+            on_end=results.append,
+        ):
+            show(piece)
+    if arguments.json:
+        import msgspec
+
+        print(json.dumps(msgspec.to_builtins(results[0])))
+    else:
+        print()
+        print(_figures(results[0].request), file=sys.stderr)
+    return 0
+
+
+def _figures(record: RequestRecord) -> str:
+    mat = record.round_tokens / record.rounds if record.rounds else float("nan")
+    return (
+        f"[{record.method}: {record.output_tokens} tokens ({record.finish_reason}), "
+        f"{record.output_tokens / record.total_s:.1f} tokens/s, first token after "
+        f"{record.ttft_s * MS_PER_S:.0f} ms, {mat:.2f} tokens a round, "
+        f"{record.target_forwards} target forwards, {record.uplink_bytes} bytes up, "
+        f"{record.downlink_bytes} down]"
+    )
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Show versions, devices, folders and embedded models."
+    parser.add_argument(
+        "--prepare", action="store_true", help="prepare the embedded models where they are not yet"
+    )
+    parser.set_defaults(command=_doctor)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from autodraft.doctor import diagnose, format_report
+
+    if arguments.prepare:
+        from autodraft.models.embedded import embedded_names, resolve_embedded
+
+        for name in embedded_names():
+            print(f"{name}: ready in {resolve_embedded(name)}", flush=True)
+    report = diagnose()
+    print(format_report(report))
+    return 0 if report.ok else EXIT_FAILED

@@ -1,0 +1,151 @@
+"""Drafting a tree with the draft model, level by level.
+
+Keeps the draft's cache in step with the committed context and holds every policy to the round's
+limits. Does not know the target, the link or any price.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+
+from autodraft.models.kv_cache import KVCache
+from autodraft.models.runner import ModelRunner, top_candidates
+from autodraft.policy.base import Policy, TreeLimits
+from autodraft.tree.attention import node_positions
+from autodraft.tree.draft_tree import BoolArray, DraftTree, IntArray
+from autodraft.tree.growth import TreeGrowth
+
+_NOT_CACHED: Final = -1
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What one round drafted.
+
+    Attributes:
+        tree: The tree to send.
+        width: Most nodes expanded in one level.
+        drafted_nodes: Nodes proposed, sent or not.
+    """
+
+    tree: DraftTree
+    width: int
+    drafted_nodes: int
+
+
+class _Levels:
+    """Where the expanded nodes of one growth stand in the cache, and whom they see."""
+
+    def __init__(self, root_slot: int, max_expanded: int) -> None:
+        self._first_slot = root_slot + 1
+        self._rows: dict[int, int] = {0: _NOT_CACHED}  # node -> row; the root is context
+        # One row more than nodes: row -1 stays empty, it stands for the root's ancestors.
+        self._visible: BoolArray = np.zeros((max_expanded + 1, max_expanded), dtype=np.bool_)
+
+    def add(self, nodes: IntArray, parents: IntArray) -> BoolArray:
+        """Place nodes in the next slots; return whom they see behind the root, [W, S]."""
+        start = len(self._rows) - 1
+        rows = np.arange(start, start + len(nodes))
+        parent_rows = [self._rows[int(parent)] for parent in parents]
+        self._visible[rows] = self._visible[parent_rows]
+        self._visible[rows, rows] = True
+        self._rows.update(zip(nodes.tolist(), rows.tolist(), strict=True))
+        return self._visible[rows, : start + len(nodes)]
+
+    def slots(self, nodes: IntArray) -> IntArray:
+        """Return the cache slot of each node, -1 where it was never expanded."""
+        rows = [self._rows.get(int(node), _NOT_CACHED) for node in nodes]
+        return np.array(
+            [row + self._first_slot if row != _NOT_CACHED else _NOT_CACHED for row in rows],
+            dtype=np.int64,
+        )
+
+
+class Drafter:
+    """Proposes trees for one request after another with one draft model."""
+
+    def __init__(self, runner: ModelRunner, excluded: Sequence[int] = ()) -> None:
+        """Wrap a draft model.
+
+        Args:
+            runner: The draft model.
+            excluded: Token ids that the target does not know and that are never proposed.
+        """
+        self._runner = runner
+        device = torch.device(runner.device)
+        self._excluded = torch.tensor(list(excluded), device=device) if excluded else None
+        self._cache: KVCache | None = None
+        self._tree_slots: IntArray = np.empty(0, dtype=np.int64)
+        self._root_slot = 0
+
+    def start(self, prompt: Sequence[int], max_new_tokens: int, limits: TreeLimits) -> None:
+        """Begin a request: allocate its cache and forward the prompt."""
+        expanded = limits.width * limits.max_depth
+        self._cache = self._runner.new_cache(len(prompt) + max_new_tokens + expanded + 1)
+        if len(prompt) <= self._runner.max_context:
+            self._runner.prefill(self._cache, prompt)
+
+    def finish(self) -> None:
+        """Free the request's cache."""
+        self._cache = None
+
+    def draft(
+        self, context: Sequence[int], policy: Policy, max_depth: int, node_budget: int
+    ) -> Draft:
+        """Grow one round's tree behind the committed context.
+
+        Args:
+            context: All committed token ids, prompt included; the last one is the root.
+            policy: Decides the shape.
+            max_depth: Deepest level this round allows, whatever the policy says.
+            node_budget: Most nodes this round allows to send, whatever the policy says.
+        """
+        growth = TreeGrowth(context[-1])
+        # Beyond the draft model's own context there is nothing to draft with.
+        max_depth = min(max_depth, self._runner.max_context - len(context))
+        if max_depth < 1 or node_budget < 1:
+            self._tree_slots = np.empty(0, dtype=np.int64)
+            return Draft(growth.best(0)[0], width=0, drafted_nodes=0)
+        levels, width = self._grow(growth, context, policy, max_depth)
+        tree, kept = growth.best(min(policy.num_nodes(growth), node_budget))
+        self._tree_slots = levels.slots(kept)
+        return Draft(tree, width, growth.num_nodes)
+
+    def commit(self, path: IntArray) -> None:
+        """Keep what the cache holds of the accepted path and forget the rest of the tree.
+
+        Args:
+            path: Accepted nodes of the tree drafted last, root excluded, from the top down.
+        """
+        if len(self._tree_slots) == 0:
+            return
+        slots = self._tree_slots[path]
+        cached = slots[slots != _NOT_CACHED]  # a node is expanded only after its parent
+        self._active_cache.keep(self._root_slot + 1, cached)
+
+    @property
+    def _active_cache(self) -> KVCache:
+        assert self._cache is not None, "start() comes first"
+        return self._cache
+
+    def _grow(
+        self, growth: TreeGrowth, context: Sequence[int], policy: Policy, max_depth: int
+    ) -> tuple[_Levels, int]:
+        cache, limits = self._active_cache, policy.limits
+        logits = self._runner.prefill(cache, context[cache.length :])
+        self._root_slot = cache.length - 1
+        levels = _Levels(self._root_slot, limits.width * limits.max_depth)
+        nodes, widest = np.zeros(1, dtype=np.int64), 1
+        while True:
+            growth.add_level(nodes, *top_candidates(logits, limits.width, self._excluded))
+            width = min(policy.width(growth), limits.width)
+            if width < 1 or growth.depth >= max_depth:
+                return levels, widest
+            nodes = growth.frontier(width)
+            widest = max(widest, len(nodes))
+            visible = levels.add(nodes, growth.parents[nodes])
+            positions = node_positions(growth.depths[nodes], self._root_slot)
+            logits = self._runner.forward(cache, growth.tokens[nodes], positions, visible)

@@ -1,0 +1,100 @@
+"""The target's side of one request: its context, its cache, and one forward per round.
+
+Synchronous and alone with its model; queues, sockets and bills are the service's business. Greedy:
+every token is the arg-max after its context, whether it was drafted or not.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from autodraft.decoding.stopping import FinishReason, StopRules
+from autodraft.decoding.verification import walk
+from autodraft.errors import ProtocolError
+from autodraft.models.runner import ModelRunner, best_tokens
+from autodraft.tree.attention import ancestor_mask, node_positions
+from autodraft.tree.draft_tree import received_tree
+
+IntArray = npt.NDArray[np.int64]
+
+
+class Verifier:
+    """Verifies trees, or decodes token by token, behind one prompt.
+
+    The cache always holds the whole context but its last token, the root of the next round.
+
+    Attributes:
+        emitted: Tokens of the answer so far.
+        finish: Why the answer has ended; None while it goes on.
+        forwards: Forwards of the target so far, prefill included.
+    """
+
+    def __init__(
+        self, runner: ModelRunner, prompt: IntArray, rules: StopRules, node_budget: int
+    ) -> None:
+        self._runner = runner
+        self._rules = rules
+        self._prompt = prompt
+        # A round writes its root and its nodes behind the context before the path is gathered.
+        capacity = len(prompt) + rules.max_new_tokens + node_budget + 1
+        self._cache = runner.new_cache(capacity)
+        self._root = -1
+        self.emitted = 0
+        self.finish: FinishReason | None = None
+        self.forwards = 0
+
+    def prefill(self) -> int:
+        """Forward the prompt and return the first token of the answer."""
+        logits = self._runner.prefill(self._cache, self._prompt)
+        token = int(best_tokens(logits)[0])
+        self._commit([token])
+        return token
+
+    def step(self) -> int:
+        """Decode one token."""
+        position = np.array([self._cache.length])
+        logits = self._runner.forward(
+            self._cache, np.array([self._root]), position, np.ones((1, 1), dtype=np.bool_)
+        )
+        token = int(best_tokens(logits)[0])
+        self._commit([token])
+        return token
+
+    def verify(self, tokens: IntArray, parents: IntArray) -> tuple[IntArray, int]:
+        """Verify one round's tree and commit what the target agrees with.
+
+        Args:
+            tokens: Token of each node, root excluded, [N].
+            parents: Parent of each node, the root being 0, [N].
+
+        Returns:
+            The accepted nodes from the root down, and the bonus token.
+
+        Raises:
+            ProtocolError: If the nodes form no tree or name tokens the model does not have.
+        """
+        if len(tokens) and int(tokens.max()) >= self._runner.vocab_size:
+            raise ProtocolError(
+                f"Token id {int(tokens.max())} is not one of the target's "
+                f"{self._runner.vocab_size}. Draft and target need the same tokenizer."
+            )
+        try:
+            tree = received_tree(self._root, tokens, parents)
+        except ValueError as error:
+            raise ProtocolError(f"Malformed draft tree: {error}.") from error
+        base = self._cache.length
+        logits = self._runner.forward(
+            self._cache,
+            tree.tokens,
+            node_positions(tree.depths, base),
+            ancestor_mask(tree.parents),
+        )
+        path, bonus = walk(tree.tokens, tree.parents, best_tokens(logits))
+        self._cache.keep(base, np.concatenate(([base], base + path)))
+        self._commit([*tree.tokens[path].tolist(), bonus])
+        return path, bonus
+
+    def _commit(self, block: list[int]) -> None:
+        kept, self.finish = self._rules.cut(self.emitted, block)
+        self.emitted += len(kept)
+        self.forwards += 1
+        self._root = block[-1]

@@ -1,0 +1,39 @@
+"""OPT-Tree: the tree's shape follows the draft's probabilities, its limits are fixed.
+
+Wang et al. 2024 (arXiv 2406.17276): the tree is the one of ``node_budget`` nodes with the largest
+expected accepted length; it grows by a level as long as that raises the expectation by more than a
+threshold. The paper finds thresholds between the ratio of draft and target step time and 1 useful.
+"""
+
+from typing import Final
+
+from autodraft.policy.base import TreeLimits
+from autodraft.tree.growth import TreeGrowth
+
+MIN_GAIN: Final = 0.2
+"""Expected tokens that another level must have added for the growth to go on."""
+
+
+class OptTreePolicy:
+    """Grow level by level while the expectation rises, send the ``node_budget`` best nodes."""
+
+    def __init__(self, limits: TreeLimits, min_gain: float = MIN_GAIN) -> None:
+        self.limits = limits
+        self._min_gain = min_gain
+        self._expected_before = 1.0
+
+    def width(self, growth: TreeGrowth) -> int:
+        """Return the width ceiling while levels pay, else 0."""
+        if growth.depth == 0:
+            self._expected_before = 1.0
+            return self.limits.width
+        expected = growth.expected_tokens(self.limits.node_budget)
+        gain = expected - self._expected_before
+        self._expected_before = expected
+        if growth.depth >= self.limits.max_depth or gain <= self._min_gain:
+            return 0
+        return self.limits.width
+
+    def num_nodes(self, growth: TreeGrowth) -> int:
+        """Return the node budget, or all nodes where fewer grew."""
+        return min(self.limits.node_budget, growth.num_nodes)

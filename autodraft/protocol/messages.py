@@ -1,0 +1,243 @@
+"""Every message that crosses the link, with its meaning.
+
+A message is a MessagePack array whose first element is its type. ``docs/protocol.md`` draws who
+sends what when. Changing a field means raising ``PROTOCOL_VERSION``. Nothing here encodes or sends.
+
+Times are whole microseconds on the server's own clock; the two hosts' clocks are never compared.
+"""
+
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+PROTOCOL_VERSION: Final = 1
+
+
+class ErrorCode(IntEnum):
+    """Why the server refused or failed."""
+
+    BAD_MESSAGE = 1
+    OUT_OF_ORDER = 2
+    VERSION = 3
+    SERVER_NAME = 4
+    MODEL_REFUSED = 5
+    MODEL_FAILED = 6
+    CONTEXT_LENGTH = 7
+    LIMIT = 8
+    BUSY = 9
+    INTERNAL = 10
+
+
+class Finish(IntEnum):
+    """Whether, and why, an answer has ended."""
+
+    RUNNING = 0
+    STOP = 1
+    LENGTH = 2
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Base: an array on the wire, unknown trailing fields refused."""
+
+
+class Hello(_Message, frozen=True, tag=1):
+    """Client's first message.
+
+    Attributes:
+        version: The client's protocol version; both sides must be equal.
+        server_name: The server name that the client expects.
+        model: Target model wanted; None takes the server's.
+        quantization: Quantisation wanted; None takes the server's.
+        dtype: dtype wanted; None takes the server's.
+    """
+
+    version: int
+    server_name: str
+    model: str | None = None
+    quantization: str | None = None
+    dtype: str | None = None
+
+
+class Open(_Message, frozen=True, tag=2):
+    """Open a session: one request.
+
+    Attributes:
+        max_new_tokens: Most tokens of the answer.
+        node_budget: Most nodes that this session will send in a round.
+        label: Method label, for the server's log and bill.
+    """
+
+    max_new_tokens: int
+    node_budget: int
+    label: str
+
+
+class Prefill(_Message, frozen=True, tag=3):
+    """The prompt; answered by ``Prefilled`` with the first token of the answer.
+
+    Attributes:
+        tokens: Packed token ids.
+    """
+
+    tokens: bytes
+
+
+class Verify(_Message, frozen=True, tag=4):
+    """One round's tree; answered by ``Verified``.
+
+    Attributes:
+        round: Number of the round, from 1, without gaps.
+        nodes: Packed nodes, root excluded.
+    """
+
+    round: int
+    nodes: bytes
+
+
+class Generate(_Message, frozen=True, tag=5):
+    """Decode on the server from here on; answered by a stream of ``Tokens``."""
+
+
+class Stop(_Message, frozen=True, tag=6):
+    """End server-side decoding at the next token."""
+
+
+class Close(_Message, frozen=True, tag=7):
+    """End the session; answered by ``Closed``."""
+
+
+class Ping(_Message, frozen=True, tag=8):
+    """Ask for a ``Pong``: measures the link without the model."""
+
+
+class Welcome(_Message, frozen=True, tag=20):
+    """Answer to ``Hello``: who the server is and what it allows.
+
+    Attributes:
+        version: The server's protocol version.
+        software: The server's AutoDraft version.
+        server_name: Its name.
+        model: Target model.
+        revision: Its revision or content hash; empty when unknown.
+        quantization: ``none``, ``8bit`` or ``4bit``.
+        dtype: Floating-point type of its weights.
+        device: Device it runs on, in words.
+        tokenizer_hash: Fingerprint of its base vocabulary.
+        added_tokens: Its added tokens, by id.
+        eos_ids: Token ids that end an answer.
+        max_context: Most tokens of prompt and answer together.
+        max_nodes: Most nodes a round may send.
+        max_depth: Deepest tree a round may send.
+        max_frame_bytes: Largest message the server takes.
+    """
+
+    version: int
+    software: str
+    server_name: str
+    model: str
+    revision: str
+    quantization: str
+    dtype: str
+    device: str
+    tokenizer_hash: str
+    added_tokens: dict[int, str]
+    eos_ids: list[int]
+    max_context: int
+    max_nodes: int
+    max_depth: int
+    max_frame_bytes: int
+
+
+class Opened(_Message, frozen=True, tag=21):
+    """Answer to ``Open``.
+
+    Attributes:
+        session_id: Name of the session in the server's log.
+    """
+
+    session_id: str
+
+
+class Prefilled(_Message, frozen=True, tag=22):
+    """Answer to ``Prefill``.
+
+    Attributes:
+        token: First token of the answer.
+        queue_us: Time the request waited for the model.
+        forward_us: Time of the forward.
+    """
+
+    token: int
+    queue_us: int
+    forward_us: int
+
+
+class Verified(_Message, frozen=True, tag=23):
+    """Answer to ``Verify``.
+
+    Attributes:
+        round: The round answered.
+        path: Packed indices of the accepted nodes, from the root (excluded) down.
+        bonus: The target's own token after them.
+        queue_us: Time the request waited for the model.
+        forward_us: Time of forward and walk.
+    """
+
+    round: int
+    path: bytes
+    bonus: int
+    queue_us: int
+    forward_us: int
+
+
+class Tokens(_Message, frozen=True, tag=24):
+    """A piece of a server-side decoding stream.
+
+    Attributes:
+        tokens: Packed token ids, one or more; none only if stopped before the first.
+        finish: Whether the answer ends here.
+        last: Whether the stream ends here (also when stopped on request).
+        queue_us: Time the step waited for the model.
+        forward_us: Time of the step.
+    """
+
+    tokens: bytes
+    finish: Finish
+    last: bool
+    queue_us: int
+    forward_us: int
+
+
+class Closed(_Message, frozen=True, tag=25):
+    """Answer to ``Close``: what the session is billed for.
+
+    Attributes:
+        forwards: Forwards of the target model.
+        busy_us: Model compute.
+        held_us: Wall time from open to close.
+    """
+
+    forwards: int
+    busy_us: int
+    held_us: int
+
+
+class Pong(_Message, frozen=True, tag=26):
+    """Answer to ``Ping``."""
+
+
+class Error(_Message, frozen=True, tag=27):
+    """The server refuses or failed; the session, if any, is over.
+
+    Attributes:
+        code: Kind of error.
+        message: What, where, what is allowed, next step.
+    """
+
+    code: ErrorCode
+    message: str
+
+
+ClientMessage = Hello | Open | Prefill | Verify | Generate | Stop | Close | Ping
+ServerMessage = Welcome | Opened | Prefilled | Verified | Tokens | Closed | Pong | Error

@@ -1,0 +1,125 @@
+"""What is measured of every round and every request.
+
+Records hold quantities only: no prices, no ratios, no labels of an experiment. Every number in a
+table is computed from them afterwards. A quantity that was not measured is ``None``, never 0.
+Durations come from ``time.perf_counter()`` of one host: the client's, except ``queue_s`` and
+``verify_s`` (and the ``target_*`` fields), which the server measured with its own clock.
+"""
+
+from typing import Final
+
+import msgspec
+
+SCHEMA_VERSION: Final = 1
+
+
+class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One speculative round: draft, send, verify, commit; exactly one target forward.
+
+    Attributes:
+        round: Number of the round in its request, from 1. Prefill is not a round.
+        context_tokens: Committed tokens (prompt and output) when the round began.
+        width: Most frontier nodes expanded in one level; 0 when nothing was drafted.
+        depth: Depth of the deepest node sent.
+        drafted_nodes: Nodes the draft model proposed, sent or not.
+        num_nodes: Nodes sent to the target, root excluded.
+        accepted_length: Drafted tokens kept (0 … depth), before the cut at EOS or a limit.
+        emitted_tokens: Tokens added to the output, bonus token included, after that cut.
+        draft_s: Time the client spent drafting.
+        wait_s: Time from handing the tree to the link until the reply was there.
+        queue_s: Part of ``wait_s`` that the request waited for the target model.
+        verify_s: Part of ``wait_s`` that the target's forward and walk took.
+        round_s: The whole round at the client.
+        uplink_bytes: WebSocket payload sent.
+        downlink_bytes: WebSocket payload received.
+        draft_j: Energy of the user's device in this round, waiting included.
+        target_j: Energy of the target in this round.
+    """
+
+    round: int
+    context_tokens: int
+    width: int
+    depth: int
+    drafted_nodes: int
+    num_nodes: int
+    accepted_length: int
+    emitted_tokens: int
+    draft_s: float
+    wait_s: float
+    queue_s: float
+    verify_s: float
+    round_s: float
+    uplink_bytes: int
+    downlink_bytes: int
+    draft_j: float | None = None
+    target_j: float | None = None
+
+
+class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One request: a prompt and the answer to it.
+
+    Attributes:
+        method: Method id, with its placement suffix where it has one.
+        prompt_tokens: Tokens of the prompt, chat template included.
+        output_tokens: Tokens of the answer; an EOS that ended it counts.
+        finish_reason: ``stop`` (an EOS) or ``length`` (token or context limit).
+        ttft_s: Submit to first token, at the client.
+        total_s: Submit to last token, at the client.
+        rounds: Speculative rounds; for plain decoding on the server, single-token steps.
+        round_tokens: Tokens emitted by those rounds, so that MAT is ``round_tokens / rounds``.
+        drafted_nodes: Nodes proposed by the draft.
+        sent_nodes: Nodes sent to the target.
+        accepted_tokens: Drafted tokens kept.
+        target_forwards: Forwards of the target model, prefill included.
+        draft_s: Draft compute, prefill included; ``None`` without a draft model.
+        target_busy_s: Model compute on the billed machine: prefill, verification, decoding.
+        target_held_s: Wall time the server held the session, from open to close.
+        queue_s: Time the request waited for the target model.
+        uplink_bytes: WebSocket payload sent, open and close included.
+        downlink_bytes: WebSocket payload received.
+        draft_j: Energy of the user's device; 0 for a method in which it takes no part.
+        target_j: Energy of the target.
+        energy_method: How the joules were found, for example ``modelled``.
+        output_ids: The answer's token ids.
+    """
+
+    method: str
+    prompt_tokens: int
+    output_tokens: int
+    finish_reason: str
+    ttft_s: float
+    total_s: float
+    rounds: int
+    round_tokens: int
+    drafted_nodes: int
+    sent_nodes: int
+    accepted_tokens: int
+    target_forwards: int
+    draft_s: float | None
+    target_busy_s: float
+    target_held_s: float
+    queue_s: float
+    uplink_bytes: int
+    downlink_bytes: int
+    draft_j: float | None
+    target_j: float | None
+    energy_method: str | None
+    output_ids: list[int]
+
+
+class GenerationResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run returns: the answer and everything measured on the way.
+
+    Attributes:
+        text: The answer, special tokens left out.
+        token_ids: The answer's token ids, an ending EOS included.
+        finish_reason: ``stop`` or ``length``.
+        request: The request's record.
+        rounds: One record per speculative round; empty for plain decoding on the server.
+    """
+
+    text: str
+    token_ids: list[int]
+    finish_reason: str
+    request: RequestRecord
+    rounds: list[RoundRecord]

@@ -1,0 +1,30 @@
+"""Who sees whom in a tree, and at which position each node stands.
+
+Both are derived from the parents on either side of the link and never sent. The committed context
+before the tree is visible to every node; this module does not know how long it is.
+"""
+
+import numpy as np
+
+from autodraft.tree.draft_tree import NO_PARENT, BoolArray, IntArray
+
+
+def ancestor_mask(parents: IntArray) -> BoolArray:
+    """Return which nodes each node attends to: itself and all its ancestors, [N, N].
+
+    Args:
+        parents: Parent of each node, [N]; -1 for a root, ``parents[i] < i`` otherwise.
+    """
+    visible = np.eye(len(parents), dtype=np.bool_)
+    nodes = np.arange(len(parents))
+    ancestors = parents
+    while len(nodes := nodes[(alive := ancestors != NO_PARENT)]):
+        ancestors = ancestors[alive]
+        visible[nodes, ancestors] = True
+        ancestors = parents[ancestors]
+    return visible
+
+
+def node_positions(depths: IntArray, root_position: int) -> IntArray:
+    """Return the absolute context position of every node, [N]: the root's plus its depth."""
+    return depths + root_position

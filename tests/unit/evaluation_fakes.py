@@ -1,0 +1,166 @@
+"""A fake engine and hand-made records for the harness's tests. Figures are easy on purpose."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from autodraft.config import ExperimentConfig, MethodSpec, ModelsConfig
+from autodraft.errors import AutodraftError
+from autodraft.records import GenerationResult, RequestRecord, RoundRecord
+from evaluation.lines import Case, RequestLine
+
+Messages = list[dict[str, str]]
+Failure = Callable[[str, Messages], AutodraftError | None]
+
+MODELS = ModelsConfig(
+    base_model_path="embedded:smollm2-135m-instruct", draft_model_path="embedded:smollm2-draft"
+)
+
+ROUND = RoundRecord(
+    round=1,
+    context_tokens=20,
+    width=1,
+    depth=4,
+    drafted_nodes=4,
+    num_nodes=4,
+    accepted_length=4,
+    emitted_tokens=5,
+    draft_s=0.5,
+    wait_s=0.5,
+    queue_s=0.0,
+    verify_s=0.4,
+    round_s=1.0,
+    uplink_bytes=50,
+    downlink_bytes=20,
+)
+
+
+def make_record(method: str = "chain", **changes: Any) -> RequestRecord:
+    """Return a record: 10 tokens in 2 s, the target busy for half of that."""
+    fields: dict[str, Any] = {
+        "method": method,
+        "prompt_tokens": 20,
+        "output_tokens": 10,
+        "finish_reason": "length",
+        "ttft_s": 0.2,
+        "total_s": 2.0,
+        "rounds": 3,
+        "round_tokens": 9,
+        "drafted_nodes": 12,
+        "sent_nodes": 12,
+        "accepted_tokens": 6,
+        "target_forwards": 4,
+        "draft_s": 0.6,
+        "target_busy_s": 1.0,
+        "target_held_s": 2.5,
+        "queue_s": 0.0,
+        "uplink_bytes": 1000,
+        "downlink_bytes": 500,
+        "draft_j": 36.0,
+        "target_j": 90.0,
+        "energy_method": "modelled",
+        "output_ids": list(range(10)),
+    }
+    return RequestRecord(**(fields | changes))
+
+
+def make_line(
+    method: str = "chain", question_id: int = 1, turn: int = 1, **changes: Any
+) -> RequestLine:
+    """Return the line of a finished request."""
+    return RequestLine(
+        case=make_case(method, question_id, turn),
+        status="ok",
+        text="An answer.",
+        record=make_record(method, **changes),
+    )
+
+
+def make_case(method: str = "chain", question_id: int = 1, turn: int = 1) -> Case:
+    """Return a case of benchmark ``quick``."""
+    return Case(
+        bench="quick",
+        question_id=question_id,
+        category="chat",
+        turn=turn,
+        repeat=1,
+        method=method,
+    )
+
+
+def make_config(**blocks: Mapping[str, Any]) -> ExperimentConfig:
+    """Return a configuration: four methods on ``quick``, no warm-up, unless told otherwise."""
+    settings: dict[str, dict[str, Any]] = {
+        "algorithms": {"method_names": ("server_only", "chain", "fixed_tree", "opt_tree")},
+        "dataset": {"benches": ("quick",)},
+        "run": {"warmup_questions": 0},
+    }
+    for block, fields in blocks.items():
+        settings[block] = settings.get(block, {}) | dict(fields)
+    return ExperimentConfig(models=MODELS, **settings)
+
+
+class FakeEngine:
+    """Answers ``<method> to <last message>`` with 10 tokens; remembers what it was asked."""
+
+    def __init__(self, failure: Failure = lambda _method, _messages: None) -> None:
+        self.asked: list[tuple[str, Messages]] = []
+        self.events: list[str] = []
+        self.max_new_tokens: set[int] = set()
+        self._failure = failure
+
+    def connect(self) -> None:
+        self.events.append("connect")
+
+    def measure_rtt(self) -> float:
+        return 0.012
+
+    def describe(self) -> dict[str, Any]:
+        return {"target": "fake"}
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        return [ord(letter) for letter in json.dumps([dict(message) for message in messages])]
+
+    def run(
+        self, *, prompt_ids: Sequence[int], method: MethodSpec, max_new_tokens: int
+    ) -> GenerationResult:
+        messages = json.loads("".join(map(chr, prompt_ids)))
+        self.asked.append((method.label, messages))
+        self.max_new_tokens.add(max_new_tokens)
+        if (error := self._failure(method.label, messages)) is not None:
+            raise error
+        record = make_record(method.name)
+        return GenerationResult(
+            text=f"{method.label} to {messages[-1]['content']}",
+            token_ids=record.output_ids,
+            finish_reason=record.finish_reason,
+            request=record,
+            rounds=[ROUND, msgspec.structs.replace(ROUND, round=2)],
+        )
+
+    def close(self) -> None:
+        self.events.append("close")
+
+
+class ListSink:
+    """Keeps the lines it is given."""
+
+    def __init__(self) -> None:
+        self.lines: list[RequestLine] = []
+        self.rounds: list[RoundRecord] = []
+
+    def append(self, line: RequestLine, rounds: Sequence[RoundRecord]) -> None:
+        self.lines.append(line)
+        self.rounds.extend(rounds)
+
+
+class CountingProgress:
+    """Counts the requests that are done."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def advance(self, line: RequestLine, requests: int) -> None:
+        self.done += requests

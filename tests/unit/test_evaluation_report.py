@@ -1,0 +1,147 @@
+"""Plots and the table at the end of a run, and how progress is shown."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from autodraft.config import ObjectiveConfig
+from autodraft.errors import ContextLengthError, StoreError
+from evaluation.lines import RequestLine, encode_request
+from evaluation.metrics import TradeoffRow
+from evaluation.plots import _spread, draw_tradeoffs
+from evaluation.progress import LineProgress, format_duration, show_progress
+from evaluation.report import print_results, write_results
+from evaluation.store import RunStore
+from tests.unit.evaluation_fakes import make_case, make_line
+
+
+def point(
+    method: str, tokens_per_s: float | None, value: float | None, **changes: str
+) -> TradeoffRow:
+    fields = {
+        "bench": "spec_bench:qa",
+        "objective": "total_cost",
+        "unit": "usd_per_1m_tokens",
+        "billing": "busy",
+    }
+    return TradeoffRow(method=method, tokens_per_s=tokens_per_s, value=value, **(fields | changes))
+
+
+def console(width: int = 110) -> Console:
+    return Console(file=io.StringIO(), width=width, markup=False, emoji=False, highlight=False)
+
+
+def printed(out: Console) -> str:
+    assert isinstance(out.file, io.StringIO)
+    return out.file.getvalue()
+
+
+def test_a_plot_is_drawn_for_every_objective_as_png_and_svg(tmp_path: Path) -> None:
+    rows = [
+        point("chain", 5.0, 100.0),
+        point("opt_tree", 7.0, 80.0),
+        point("chain", 5.0, 3.6, objective="draft_energy", unit="j_per_token"),
+    ]
+    files = draw_tradeoffs(rows, tmp_path / "plots", "modelled")
+    assert [file.name for file in files] == [
+        "tradeoff_spec_bench_qa_total_cost.png",
+        "tradeoff_spec_bench_qa_total_cost.svg",
+        "tradeoff_spec_bench_qa_draft_energy.png",
+        "tradeoff_spec_bench_qa_draft_energy.svg",
+    ]
+    assert files[0].read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in files[1].read_bytes()[:1000]
+
+
+def test_a_method_without_figures_has_no_point_and_an_empty_plot_is_not_drawn(
+    tmp_path: Path,
+) -> None:
+    assert draw_tradeoffs([point("chain", None, None), point("x", 5.0, None)], tmp_path) == []
+
+
+def test_a_plot_that_cannot_be_written_is_a_store_error(tmp_path: Path) -> None:
+    (tmp_path / "plots").write_text("in the way")
+    with pytest.raises(StoreError, match="a plot cannot be written"):
+        draw_tradeoffs([point("chain", 5.0, 1.0)], tmp_path / "plots")
+
+
+def test_names_that_would_overlap_are_moved_apart_around_their_middle() -> None:
+    assert _spread([10.0, 50.0, 11.0], gap=4.0) == pytest.approx([8.5, 50.0, 12.5])
+    assert _spread([0.0, 0.0, 0.0], gap=2.0) == pytest.approx([-2.0, 0.0, 2.0])
+    spread = _spread([0.0, 3.0, 3.5, 6.0], gap=4.0)
+    assert all(high - low >= 4.0 - 1e-9 for low, high in zip(spread, spread[1:], strict=False))
+    assert _spread([], gap=4.0) == []
+
+
+def test_the_tables_are_computed_from_what_is_on_disk(tmp_path: Path) -> None:
+    store = RunStore.create(tmp_path, "example", "run")
+    for line in (make_line("server_only"), make_line("chain", total_s=1.0)):
+        store.append(line, [])
+    results = write_results(store, ObjectiveConfig(objective_metrics=("total_cost", "api_cost")))
+    assert [row.method for row in results.rows] == ["server_only", "chain"]
+    assert len(results.plots) == 4
+    summary = (store.folder / "summary.csv").read_text().splitlines()
+    assert len(summary) == 3
+    assert summary[0].startswith(
+        "bench,method,questions,requests,errors,output_tokens,tokens_per_s"
+    )
+    assert len((store.folder / "tradeoff.csv").read_text().splitlines()) == 5
+
+
+def test_the_console_table_has_one_row_per_method_and_names_the_folder(tmp_path: Path) -> None:
+    store = RunStore.create(tmp_path, "example", "run")
+    for line in (make_line("server_only"), make_line("chain", total_s=1.0, draft_j=None)):
+        store.append(line, [])
+    out = console(width=80)  # not a terminal: the table takes the room it needs
+    print_results(out, write_results(store, ObjectiveConfig()), store.folder)
+    text = printed(out)
+    (row,) = (line for line in text.splitlines() if "chain" in line)
+    assert [cell.strip() for cell in row.strip("│").split("│")] == [
+        "chain", "10.00", "2.00×", "3.00", "60.0%", "–", "–", "100.0%", "1", "0",
+    ]  # fmt: skip
+    assert f"Files in {store.folder}, plots in {store.folder / 'plots'}" in text
+
+
+def test_a_share_just_below_one_never_reads_100_percent(tmp_path: Path) -> None:
+    store = RunStore.create(tmp_path, "example", "run")
+    for number in range(2001):
+        ids = [0] if number == 0 else [1]
+        for line in (
+            make_line("server_only", number, output_ids=[1]),
+            make_line("chain", number, output_ids=ids),
+        ):
+            with (store.folder / "requests.jsonl").open("ab") as file:
+                file.write(encode_request("run", line))
+    out = console()
+    print_results(out, write_results(store, ObjectiveConfig()), store.folder)
+    assert "99.9%" in printed(out)
+
+
+def test_progress_on_no_terminal_is_one_line_a_request_with_the_time_left() -> None:
+    out = console()
+    ticks = iter([100.0, 110.0, 130.0])
+    progress = LineProgress(out, total=4, clock=lambda: next(ticks))
+    progress.advance(make_line(question_id=81, turn=2), 1)
+    progress.advance(RequestLine.failed(make_case(), ContextLengthError("too long")), 2)
+    assert printed(out).splitlines() == [
+        "[1/4] quick 81 turn 2 chain: 10 tokens, 5.0 tokens/s, about 0:30 left",
+        "[3/4] quick 1 turn 1 chain: ContextLengthError: too long, about 0:10 left",
+    ]
+
+
+def test_progress_on_a_terminal_is_a_bar() -> None:
+    out = Console(file=io.StringIO(), width=110, force_terminal=True, markup=False)
+    with show_progress(out, total=2) as progress:
+        progress.advance(make_line(), 1)
+        progress.advance(RequestLine.failed(make_case("opt_tree"), ContextLengthError("long")), 1)
+    assert "2/2" in printed(out)
+    assert "ContextLengthError: long" in printed(out)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0:00"), (65, "1:05"), (3599.6, "1:00:00"), (3723, "1:02:03")]
+)
+def test_durations_are_read_at_a_glance(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
