@@ -34,6 +34,8 @@ class Strict(BaseModel):
                 text = str(problem["ctx"]["error"])
             elif problem["type"] == "missing":
                 text = f"{name} is required."
+            elif problem["type"] == "extra_forbidden" and name in cls.model_fields:
+                text = f"{name} is given twice, by its name and by its tag."
             elif problem["type"] == "extra_forbidden":
                 text = f"{name} is not a field. {did_you_mean(name, cls.model_fields)}".rstrip()
                 text = f"{text} Fields: {', '.join(cls.model_fields)}."

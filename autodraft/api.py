@@ -183,7 +183,10 @@ class Autodraft:
         ours = self._draft.tokenizer.identity
         names = {"target_name": welcome.model, "draft_name": models.draft_model_path}
         require_compatible(theirs, ours, **names)
-        self._drafter = Drafter(self._draft.runner, sorted(draft_only_ids(theirs, ours)))
+        # Rows of the draft's head that the target does not have are padding.
+        padding = range(welcome.vocab_size, self._draft.runner.vocab_size)
+        excluded = sorted(draft_only_ids(theirs, ours).union(padding))
+        self._drafter = Drafter(self._draft.runner, excluded)
 
     def measure_rtt(self) -> float:
         """Return the median seconds of an empty round trip to the server."""

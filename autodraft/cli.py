@@ -7,7 +7,6 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted.
 import argparse
 import json
 import logging
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -33,9 +32,6 @@ _DEFAULTS: Final = ServerConfig()
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    # Idle OpenMP threads of one process must not spin on the cores of the other: draft and target
-    # often share a machine and take turns. It has to be set before torch is imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     arguments = _parser().parse_args(argv)
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"

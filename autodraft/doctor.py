@@ -36,7 +36,7 @@ REQUIRED: Final = (
     "pyyaml>=6.0.2",
     "safetensors>=0.5",
     "torch>=2.8,<3",
-    "transformers>=5.24,<6",
+    "transformers>=5.20,<6",
     "websockets>=15",
 )
 OPTIONAL: Final = {

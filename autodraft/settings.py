@@ -88,27 +88,46 @@ def find_token(variable: str = TOKEN_VARIABLE) -> str | None:
 def ensure_token() -> str:
     """Return this user's access token; make one (file mode 0600) on the first call.
 
+    Servers that start at once agree on one: the file appears whole or not at all, and the first
+    one stays.
+
     Raises:
         ConfigError: If the token file can be neither read nor written.
     """
     if token := find_token():
         return token
     path = token_path()
-    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    draft = path.with_name(f".{TOKEN_FILE_NAME}.{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.unlink(missing_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(token + "\n")
-    except FileExistsError:  # another server of this user was quicker: its token is the token
-        return ensure_token()
+            file.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            if find_token() is None:  # an empty file: no server ever leaves one behind
+                draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(
             f"The token file {path} cannot be written ({error.strerror}). Set "
             f"AUTODRAFT_CONFIG_DIR to a writable folder, or set {TOKEN_VARIABLE}."
         ) from error
-    return token
+    if token := find_token():
+        return token
+    raise ConfigError(f"The token file {path} is empty. Delete it and start again.")
+
+
+def wait_passively() -> None:
+    """Let idle OpenMP threads sleep; to be called before torch is imported.
+
+    A draft and a target that share a machine take turns. A thread that spins while it has nothing
+    to do takes a core from the other process, and on few cores everything slows down tenfold. A
+    policy that the user has set stays.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def client_token(host: str, variable: str = TOKEN_VARIABLE) -> str | None:

@@ -15,13 +15,17 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from autodraft.errors import StoreError
+from evaluation.labels import Box, place_names
 from evaluation.metrics import TradeoffRow
 
 _SIZE_INCHES: Final = (7.0, 4.5)
 _DPI: Final = 150
 _MARGIN: Final = 0.18  # of the data's range, so that names beside the points stay inside
-_LABEL_GAP: Final = 1.35  # least distance of two names, in heights of one
-_NAME_SIZE_POINTS: Final = 9.0
+_POINTS_PER_INCH: Final = 72
+_NAME_POINTS: Final = 9.0
+_MARKER_POINTS: Final = 8.0
+_LETTER_WIDTH: Final = 0.62  # of the font's size, on average
+_LINE_HEIGHT: Final = 1.3  # of the font's size
 _FORMATS: Final = ("png", "svg")
 _STYLES: Final = (  # colour and marker
     ("#0072B2", "o"),
@@ -54,52 +58,36 @@ def _points(rows: Sequence[TradeoffRow]) -> list[_Point]:
     ]
 
 
-def _spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Move numbers apart until neighbours differ by ``gap``, the middle of each cluster kept."""
-    order = sorted(range(len(heights)), key=lambda index: heights[index])
-    clusters: list[tuple[list[int], float]] = []  # members from low to high, middle
-    for index in order:
-        members, middle = [index], heights[index]
-        while clusters:
-            below, below_middle = clusters[-1]
-            if middle - below_middle >= gap * (len(members) + len(below)) / 2:
-                break
-            clusters.pop()
-            members = below + members
-            middle = sum(heights[member] for member in members) / len(members)
-        clusters.append((members, middle))
-    placed = [0.0] * len(heights)
-    for members, middle in clusters:
-        for rank, member in enumerate(members):
-            placed[member] = middle + gap * (rank - (len(members) - 1) / 2)
-    return placed
-
-
 def _name_points(axes: Axes, points: Sequence[_Point]) -> None:
-    """Write each name to the right of its point, or left of it in the right half."""
+    """Write each method's name near its point, with a thin line where it is not beside it."""
     to_pixels = axes.transData.transform
-    pixels = [to_pixels((point.tokens_per_s, point.value)) for point in points]
-    gap = _LABEL_GAP * _NAME_SIZE_POINTS * _DPI / 72
-    middle = to_pixels((sum(axes.get_xlim()) / 2, 0))[0]
-    for is_right in (False, True):
-        side = [index for index, (x, _) in enumerate(pixels) if (x > middle) == is_right]
-        for index, height in zip(side, _spread([pixels[i][1] for i in side], gap), strict=True):
-            shift_points = (height - pixels[index][1]) * 72 / _DPI
-            axes.annotate(
-                points[index].method,
-                (points[index].tokens_per_s, points[index].value),
-                xytext=(-12 if is_right else 12, shift_points),
-                textcoords="offset points",
-                ha="right" if is_right else "left",
-                va="center",
-                fontsize=_NAME_SIZE_POINTS,
-                arrowprops={"arrowstyle": "-", "color": "0.6", "lw": 0.6, "shrinkB": 4},
-            )
+    from_pixels = axes.transData.inverted().transform
+    pixel = _DPI / _POINTS_PER_INCH
+    frame = axes.get_window_extent()
+    boxes = place_names(
+        [tuple(to_pixels((point.tokens_per_s, point.value))) for point in points],
+        [_LETTER_WIDTH * _NAME_POINTS * pixel * len(point.method) for point in points],
+        height=_LINE_HEIGHT * _NAME_POINTS * pixel,
+        marker=_MARKER_POINTS * pixel,
+        bounds=Box(frame.x0, frame.y0, frame.x1, frame.y1),
+    )
+    for point, box in zip(points, boxes, strict=True):
+        middle = ((box.left + box.right) / 2, (box.bottom + box.top) / 2)
+        axes.annotate(
+            point.method,
+            (point.tokens_per_s, point.value),
+            xytext=tuple(from_pixels(middle)),
+            ha="center",
+            va="center",
+            fontsize=_NAME_POINTS,
+            arrowprops={"arrowstyle": "-", "color": "0.6", "lw": 0.6, "shrinkA": 0, "shrinkB": 4},
+        )
 
 
 def _axis_label(objective: str, unit: str, billing: str, energy_method: str | None) -> str:
     how = f"{billing} time billed" if unit.startswith("usd") else energy_method
-    return f"{_AXIS_NAME[objective]}{f' ({how})' if how else ''}, lower is better"
+    detail = f"{how}, lower is better" if how else "lower is better"
+    return f"{_AXIS_NAME[objective]}\n{detail}"
 
 
 def _draw(rows: Sequence[TradeoffRow], energy_method: str | None) -> Figure:
@@ -116,7 +104,7 @@ def _draw(rows: Sequence[TradeoffRow], energy_method: str | None) -> Figure:
     points = _points(rows)
     for number, point in enumerate(points):
         colour, marker = _STYLES[number % len(_STYLES)]
-        axes.plot(point.tokens_per_s, point.value, marker, color=colour, markersize=8)
+        axes.plot(point.tokens_per_s, point.value, marker, color=colour, markersize=_MARKER_POINTS)
     figure.draw_without_rendering()  # fixes the axes' place, which the names are spread in
     _name_points(axes, points)
     return figure

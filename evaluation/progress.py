@@ -61,8 +61,8 @@ class LineProgress:
         self._done += requests
         left_s = (self.clock() - self._start_s) / self._done * (self.total - self._done)
         self.console.print(
-            f"[{self._done}/{self.total}] {_name(line)}: {_outcome(line)}, "
-            f"about {format_duration(left_s)} left",
+            f"[{self._done}/{self.total}] {_name(line)}: {_outcome(line)} "
+            f"(about {format_duration(left_s)} left)",
             soft_wrap=True,
         )
 

@@ -32,8 +32,8 @@ class TextStream:
         # Decode from a few tokens back: a word's leading space depends on what stands before it.
         known = self._decode(self._ids[self._context_start : self._released])
         text = self._decode(self._ids[self._context_start :])
-        if text.endswith(_INCOMPLETE) and not final:
-            return ""
+        if len(text) <= len(known) or (text.endswith(_INCOMPLETE) and not final):
+            return ""  # the tokens wait: the next one's text may depend on them
         self._context_start = self._released
         self._released = len(self._ids)
         return text[len(known) :]

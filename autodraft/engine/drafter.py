@@ -135,17 +135,20 @@ class Drafter:
         self, growth: TreeGrowth, context: Sequence[int], policy: Policy, max_depth: int
     ) -> tuple[_Levels, int]:
         cache, limits = self._active_cache, policy.limits
-        logits = self._runner.prefill(cache, context[cache.length :])
+        root_logits = self._runner.prefill(cache, context[cache.length :])
         self._root_slot = cache.length - 1
         levels = _Levels(self._root_slot, limits.width * limits.max_depth)
-        nodes, widest = np.zeros(1, dtype=np.int64), 1
-        while True:
+        widest = 0
+        while growth.depth < max_depth:
+            nodes = growth.frontier(min(policy.width(growth), limits.width))
+            if len(nodes) == 0:
+                break
+            logits = root_logits if growth.depth == 0 else self._expand(growth, nodes, levels)
             growth.add_level(nodes, *top_candidates(logits, limits.width, self._excluded))
-            width = min(policy.width(growth), limits.width)
-            if width < 1 or growth.depth >= max_depth:
-                return levels, widest
-            nodes = growth.frontier(width)
             widest = max(widest, len(nodes))
-            visible = levels.add(nodes, growth.parents[nodes])
-            positions = node_positions(growth.depths[nodes], self._root_slot)
-            logits = self._runner.forward(cache, growth.tokens[nodes], positions, visible)
+        return levels, widest
+
+    def _expand(self, growth: TreeGrowth, nodes: IntArray, levels: _Levels) -> torch.Tensor:
+        visible = levels.add(nodes, growth.parents[nodes])
+        positions = node_positions(growth.depths[nodes], self._root_slot)
+        return self._runner.forward(self._active_cache, growth.tokens[nodes], positions, visible)

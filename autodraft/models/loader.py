@@ -25,8 +25,6 @@ DTYPES: Final = {
     "float16": torch.float16,
 }
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class ModelSource:
@@ -161,6 +159,8 @@ def _quantization(wanted: str, dtype: torch.dtype | str) -> BitsAndBytesConfig:
         raise ModelLoadError(
             f"Quantisation {wanted} needs bitsandbytes: pip install 'autodraft-sd[quant]'."
         ) from error
+    # On a CPU it warns of a cast at every single matrix product.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     return config
 
 

@@ -4,16 +4,17 @@ The runner turns arrays into tensors and back and synchronises once per call. It
 drafting from verifying, nor where its model came from.
 """
 
+import inspect
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers.cache_utils import DynamicCache
 
 from autodraft.errors import ContextLengthError
-from autodraft.models.kv_cache import CacheLayout, KVCache
+from autodraft.models.kv_cache import KVCache
+from autodraft.models.probe import observe_layout, require_tree_attention
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -36,15 +37,18 @@ class ModelRunner:
         """Wrap a loaded ``PreTrainedModel`` in evaluation mode.
 
         Raises:
-            ModelLoadError: If it has layers whose past cannot be rolled back.
+            ModelLoadError: If its past cannot be rolled back or its attention follows no tree.
         """
         self._model = model.eval()
+        self._cache_argument = _cache_argument(model)
         self._device = model.get_input_embeddings().weight.device
         self._dtype = model.dtype
         config = model.config.get_text_config()
         self.max_context = int(config.max_position_embeddings)
         self.vocab_size = int(config.vocab_size)
-        self.layout = self._observe_layout(name)
+        with torch.inference_mode():
+            self.layout = observe_layout(model, self._cache_argument, name)
+            require_tree_attention(self, model, name)
 
     @property
     def device(self) -> str:
@@ -113,9 +117,9 @@ class ModelRunner:
             input_ids=torch.from_numpy(tokens).unsqueeze(0).to(self._device),
             position_ids=torch.from_numpy(positions).unsqueeze(0).to(self._device),
             attention_mask=mask,
-            cache=cache,
             use_cache=True,
             logits_to_keep=logits_to_keep,
+            **{self._cache_argument: cache},
         )
         cache.advance(len(tokens))
         logits: torch.Tensor = output.logits[0]
@@ -129,12 +133,11 @@ class ModelRunner:
         mask[:, num_slots - tail :].masked_fill_(hidden, torch.finfo(self._dtype).min)
         return mask[None, None]
 
-    @torch.inference_mode()
-    def _observe_layout(self, name: str) -> CacheLayout:
-        cache = DynamicCache(config=self._model.config)
-        token = torch.zeros((1, 1), dtype=torch.int64, device=self._device)
-        self._model(input_ids=token, cache=cache, use_cache=True, logits_to_keep=1)
-        return CacheLayout.observed(cache, name)
+
+def _cache_argument(model: Any) -> str:
+    """Return what this version of transformers calls the cache."""
+    known = inspect.signature(model.forward).parameters
+    return "cache" if "cache" in known else "past_key_values"
 
 
 def best_tokens(logits: torch.Tensor) -> IntArray:

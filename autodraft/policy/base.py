@@ -34,7 +34,10 @@ class Policy(Protocol):
         ...
 
     def width(self, growth: TreeGrowth) -> int:
-        """Return how many nodes of the newest level to expand; 0 ends the growth."""
+        """Return how many nodes of the newest level to expand; 0 ends the growth.
+
+        The first question of a round is asked of the bare root (depth 0).
+        """
         ...
 
     def num_nodes(self, growth: TreeGrowth) -> int:

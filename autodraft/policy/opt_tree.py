@@ -20,19 +20,18 @@ class OptTreePolicy:
     def __init__(self, limits: TreeLimits, min_gain: float = MIN_GAIN) -> None:
         self.limits = limits
         self._min_gain = min_gain
-        self._expected_before = 1.0
 
     def width(self, growth: TreeGrowth) -> int:
         """Return the width ceiling while levels pay, else 0."""
-        if growth.depth == 0:
-            self._expected_before = 1.0
-            return self.limits.width
-        expected = growth.expected_tokens(self.limits.node_budget)
-        gain = expected - self._expected_before
-        self._expected_before = expected
-        if growth.depth >= self.limits.max_depth or gain <= self._min_gain:
+        if growth.depth >= self.limits.max_depth:
+            return 0
+        if growth.depth > 0 and self._last_gain(growth) <= self._min_gain:
             return 0
         return self.limits.width
+
+    def _last_gain(self, growth: TreeGrowth) -> float:
+        budget = self.limits.node_budget
+        return growth.expected_tokens(budget) - growth.expected_tokens(budget, growth.depth - 1)
 
     def num_nodes(self, growth: TreeGrowth) -> int:
         """Return the node budget, or all nodes where fewer grew."""

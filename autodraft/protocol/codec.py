@@ -131,6 +131,11 @@ def unpack_nodes(packed: bytes) -> tuple[IntArray, IntArray]:
     """
     narrow = len(packed) <= NARROW_NODES * _NARROW_NODE
     records = _records_of(packed, _NARROW_NODE if narrow else _WIDE_NODE, "tree nodes")
+    if not narrow and len(records) <= NARROW_NODES:
+        raise ProtocolError(
+            f"tree nodes: {len(packed)} bytes lie between {NARROW_NODES} nodes of {_NARROW_NODE} "
+            f"bytes and {NARROW_NODES + 1} of {_WIDE_NODE}."
+        )
     return _values_of(records[:, :_TOKEN_BYTES]), _values_of(records[:, _TOKEN_BYTES:])
 
 

@@ -126,6 +126,7 @@ class Welcome(_Message, frozen=True, tag=20):
         tokenizer_hash: Fingerprint of its base vocabulary.
         added_tokens: Its added tokens, by id.
         eos_ids: Token ids that end an answer.
+        vocab_size: Rows of its output head; no token id reaches it.
         max_context: Most tokens of prompt and answer together.
         max_nodes: Most nodes a round may send.
         max_depth: Deepest tree a round may send.
@@ -143,6 +144,7 @@ class Welcome(_Message, frozen=True, tag=20):
     tokenizer_hash: str
     added_tokens: dict[int, str]
     eos_ids: list[int]
+    vocab_size: int
     max_context: int
     max_nodes: int
     max_depth: int

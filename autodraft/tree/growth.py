@@ -66,12 +66,21 @@ class TreeGrowth:
         self.depths = np.concatenate((self.depths, np.full(len(parents), self.depth)))
         self.log_values = np.concatenate((self.log_values, values))
 
-    def expected_tokens(self, num_nodes: int) -> float:
-        """Return 1 + the summed path probability of the ``num_nodes`` best nodes."""
-        values = self.log_values[1:]
-        if num_nodes < len(values):
-            values = np.partition(values, len(values) - num_nodes)[len(values) - num_nodes :]
-        return 1.0 + float(np.exp(values).sum())
+    def expected_tokens(self, num_nodes: int, max_depth: int | None = None) -> float:
+        """Return the tokens expected of the best tree of ``num_nodes`` nodes, bonus included.
+
+        That is 1 + the summed path probability of its nodes.
+
+        Args:
+            num_nodes: Nodes of the tree, root excluded.
+            max_depth: Deepest level to count; None counts all.
+        """
+        drafted = slice(1, None if max_depth is None else self._end_of_level(max_depth))
+        best_first = -np.sort(-self.log_values[drafted])
+        return 1.0 + float(np.exp(best_first[:num_nodes]).sum())
+
+    def _end_of_level(self, depth: int) -> int:
+        return int(np.searchsorted(self.depths, depth, side="right"))
 
     def best(self, num_nodes: int) -> tuple[DraftTree, IntArray]:
         """Cut out the most valuable tree of ``num_nodes`` nodes.

@@ -1,12 +1,23 @@
 """Every column of the tables, against numbers worked out by hand."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from autodraft.config import ObjectiveConfig
 from autodraft.cost import Prices
 from autodraft.errors import ContextLengthError
 from evaluation.lines import RequestLine
-from evaluation.metrics import SummaryRow, prices_of, quantities_of, summarise, tradeoff
+from evaluation.metrics import (
+    SUMMARY_COLUMNS,
+    TRADEOFF_COLUMNS,
+    SummaryRow,
+    prices_of,
+    quantities_of,
+    summarise,
+    tradeoff,
+)
 from tests.unit.evaluation_fakes import make_case, make_line, make_record
 
 PRICES = Prices(
@@ -205,6 +216,21 @@ def test_prices_come_from_the_configuration() -> None:
 def test_a_trade_off_point_pairs_throughput_with_each_objective() -> None:
     rows = summarise([make_line()], PRICES, "held")
     cost, energy = tradeoff(rows, ["total_cost", "draft_energy"])
-    assert (cost.value, cost.unit) == (pytest.approx(253.8), "usd_per_1m_tokens")
-    assert (energy.value, energy.unit) == (pytest.approx(3.6), "j_per_token")
+    assert cost.value == pytest.approx(253.8)
+    assert energy.value == pytest.approx(3.6)
+    assert (cost.unit, energy.unit) == ("usd_per_1m_tokens", "j_per_token")
     assert cost.tokens_per_s == energy.tokens_per_s == pytest.approx(5.0)
+
+
+def test_the_documentation_defines_every_column() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    summary = text[text.index("## summary.csv") : text.index("## tradeoff.csv")]
+    points = text[text.index("## tradeoff.csv") : text.index("## requests.jsonl")]
+    for section, columns in ((summary, SUMMARY_COLUMNS), (points, TRADEOFF_COLUMNS)):
+        defined = {
+            name
+            for line in section.splitlines()
+            if line.startswith("| `")
+            for name in re.findall(r"`(\w+)`", line.split("|")[1])
+        }
+        assert defined == set(columns)

@@ -8,9 +8,10 @@ from rich.console import Console
 
 from autodraft.config import ObjectiveConfig
 from autodraft.errors import ContextLengthError, StoreError
+from evaluation.labels import Box, place_names
 from evaluation.lines import RequestLine, encode_request
 from evaluation.metrics import TradeoffRow
-from evaluation.plots import _spread, draw_tradeoffs
+from evaluation.plots import draw_tradeoffs
 from evaluation.progress import LineProgress, format_duration, show_progress
 from evaluation.report import print_results, write_results
 from evaluation.store import RunStore
@@ -67,12 +68,26 @@ def test_a_plot_that_cannot_be_written_is_a_store_error(tmp_path: Path) -> None:
         draw_tradeoffs([point("chain", 5.0, 1.0)], tmp_path / "plots")
 
 
-def test_names_that_would_overlap_are_moved_apart_around_their_middle() -> None:
-    assert _spread([10.0, 50.0, 11.0], gap=4.0) == pytest.approx([8.5, 50.0, 12.5])
-    assert _spread([0.0, 0.0, 0.0], gap=2.0) == pytest.approx([-2.0, 0.0, 2.0])
-    spread = _spread([0.0, 3.0, 3.5, 6.0], gap=4.0)
-    assert all(high - low >= 4.0 - 1e-9 for low, high in zip(spread, spread[1:], strict=False))
-    assert _spread([], gap=4.0) == []
+def test_names_of_close_points_overlap_neither_each_other_nor_a_marker() -> None:
+    points = [(100.0, 100.0), (104.0, 101.0), (110.0, 97.0), (300.0, 200.0)]
+    bounds = Box(0.0, 0.0, 400.0, 300.0)
+    boxes = place_names(points, [40.0] * 4, height=12.0, marker=8.0, bounds=bounds)
+    markers = [Box(x - 4, y - 4, x + 4, y + 4) for x, y in points]
+    for number, box in enumerate(boxes):
+        others = boxes[:number] + boxes[number + 1 :]
+        assert all(box.overlap(other) == 0 for other in others + markers)
+        assert box.overlap(bounds) == box.area
+
+
+def test_the_name_of_a_lone_point_is_beside_it() -> None:
+    (box,) = place_names([(50.0, 50.0)], [20.0], 10.0, 8.0, Box(0.0, 0.0, 100.0, 100.0))
+    assert box == Box(58.0, 45.0, 78.0, 55.0)
+
+
+def test_the_name_of_a_point_at_the_border_stays_inside() -> None:
+    bounds = Box(0.0, 0.0, 100.0, 100.0)
+    (box,) = place_names([(95.0, 50.0)], [20.0], 10.0, 8.0, bounds)
+    assert box == Box(67.0, 45.0, 87.0, 55.0)
 
 
 def test_the_tables_are_computed_from_what_is_on_disk(tmp_path: Path) -> None:
@@ -126,8 +141,8 @@ def test_progress_on_no_terminal_is_one_line_a_request_with_the_time_left() -> N
     progress.advance(make_line(question_id=81, turn=2), 1)
     progress.advance(RequestLine.failed(make_case(), ContextLengthError("too long")), 2)
     assert printed(out).splitlines() == [
-        "[1/4] quick 81 turn 2 chain: 10 tokens, 5.0 tokens/s, about 0:30 left",
-        "[3/4] quick 1 turn 1 chain: ContextLengthError: too long, about 0:10 left",
+        "[1/4] quick 81 turn 2 chain: 10 tokens, 5.0 tokens/s (about 0:30 left)",
+        "[3/4] quick 1 turn 1 chain: ContextLengthError: too long (about 0:10 left)",
     ]
 
 

@@ -104,3 +104,29 @@ def test_an_unwritable_config_folder_is_told_with_the_way_out(
     monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(ConfigError, match="Set AUTODRAFT_CONFIG_DIR to a writable folder"):
         settings.ensure_token()
+
+
+def test_the_words_for_the_token_name_its_place_and_not_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert settings.token_origin() == str(settings.token_path())
+    monkeypatch.setenv("AUTODRAFT_TOKEN", "secret")
+    assert settings.token_origin() == "AUTODRAFT_TOKEN"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost", "LOCALHOST"])
+def test_a_server_on_this_machine_is_shown_the_token_file(host: str) -> None:
+    token = settings.ensure_token()
+    assert settings.client_token(host) == token
+
+
+@pytest.mark.parametrize(
+    "host", ["192.168.0.1", "example.org", "localhost.example.org", "0.0.0.0", "::2"]
+)
+def test_the_token_file_is_never_sent_to_another_machine(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.ensure_token()
+    assert settings.client_token(host) is None
+    monkeypatch.setenv("MY_TOKEN", "for-that-server\n")
+    assert settings.client_token(host, "MY_TOKEN") == "for-that-server"

@@ -1,0 +1,152 @@
+"""The harness as a user runs it: a target server, the Bash runner, files and exit codes.
+
+Tiny random models in float32 on both sides, so that the share of identical outputs must be 100 %.
+"""
+
+import csv
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import save_tiny_model
+from tests.servers import TOKEN, TargetProcess, target_process
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNNER = ROOT / "evaluation" / "run_main_experiment_overall_performance.sh"
+EXAMPLE = ROOT / "evaluation" / "overall_performance_total_cost_mt_bench_example.xml"
+METHODS = ["server_only", "chain", "fixed_tree", "opt_tree"]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    context = {"max_position_embeddings": 8192}
+    target = save_tiny_model(folder / "target", num_hidden_layers=3, **context)
+    return target, save_tiny_model(folder / "draft", **context)
+
+
+@pytest.fixture
+def server(models: tuple[Path, Path], tmp_path: Path) -> Iterator[TargetProcess]:
+    with target_process(tmp_path, "--base-model-path", str(models[0])) as process:
+        yield process
+
+
+def command(models: tuple[Path, Path], port: int, output: Path, *further: str) -> list[str]:
+    settings = {
+        "models.BASE_MODEL_PATH": models[0],
+        "models.DRAFT_MODEL_PATH": models[1],
+        "models.DTYPE": "float32",
+        "models.TARGET_DTYPE": "auto",
+        "runtime.TARGET_PORT": port,
+        "runtime.DEVICE_MAP": "cpu",
+        "algorithms.METHODS_CSV": ",".join(METHODS),
+        "dataset.BENCHES_CSV": "quick",
+        "run.MAX_NEW_TOKENS": 12,
+    }
+    options = [text for tag, value in settings.items() for text in ("--set", f"{tag}={value}")]
+    return [
+        "bash", str(RUNNER), "--config-xml", str(EXAMPLE), *options, "--output", str(output),
+        *further,
+    ]  # fmt: skip
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"AUTODRAFT_TOKEN": TOKEN}
+
+
+def run(arguments: list[str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        arguments, capture_output=True, text=True, env=environment(), timeout=240, check=False
+    )
+
+
+def only_run_folder(output: Path) -> Path:
+    (folder,) = output.glob("*/*")
+    return folder
+
+
+def test_one_command_gives_table_files_and_plots(
+    server: TargetProcess, models: tuple[Path, Path], tmp_path: Path
+) -> None:
+    process = run(command(models, server.port, tmp_path / "out", "--limit", "5"))
+    assert process.returncode == 0, process.stderr
+    folder = only_run_folder(tmp_path / "out")
+    with (folder / "summary.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["method"] for row in rows] == METHODS
+    for row in rows:
+        assert row["method"] in process.stdout
+        assert float(row["identical_share"]) == 1.0
+        assert int(row["requests"]) == 6  # five questions, the last one has two turns
+        assert int(row["errors"]) == 0
+        assert float(row["tokens_per_s"]) > 0
+        assert float(row["total_held_usd_per_1m"]) >= float(row["total_busy_usd_per_1m"]) > 0
+    assert float(rows[0]["mat"]) == 1.0
+    assert float(rows[0]["calls_saved"]) == 0.0
+    lines = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
+    rounds = (folder / "rounds.jsonl").read_text().splitlines()
+    speculative = [line for line in lines if line["method"] != "server_only"]
+    assert len(rounds) == sum(line["rounds"] for line in speculative)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["status"] == "finished"
+    assert manifest["rtt_s"] > 0
+    assert {"config.xml", "config.resolved.yaml", "tradeoff.csv"} <= {
+        path.name for path in folder.iterdir()
+    }
+    assert {path.suffix for path in (folder / "plots").iterdir()} == {".png", ".svg"}
+    assert TOKEN not in "".join(
+        path.read_text() for path in folder.rglob("*") if path.suffix in {".json", ".jsonl", ".xml"}
+    )
+
+
+def test_a_server_killed_in_mid_run_keeps_what_was_finished(
+    models: tuple[Path, Path], tmp_path: Path
+) -> None:
+    server = TargetProcess(tmp_path, "--base-model-path", str(models[0]))
+    arguments = command(
+        models, server.port, tmp_path / "out", "--set", "run.MAX_NEW_TOKENS=400",
+        "--set", "run.WARMUP_QUESTIONS=0",
+    )  # fmt: skip
+    process = subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    )
+    deadline = time.monotonic() + 200
+    finished: list[Path] = []
+    while not finished and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.02)
+        finished = [path for path in tmp_path.glob("out/*/*/requests.jsonl") if path.stat().st_size]
+    server.kill()
+    killed = time.monotonic()
+    output, errors = process.communicate(timeout=60)
+    assert time.monotonic() - killed < 10
+    assert process.returncode == 1, errors
+    assert "Traceback" not in errors
+    assert "ended" in errors
+    lines = [json.loads(line) for line in finished[0].read_text().splitlines()]
+    assert lines[0]["status"] == "ok"
+    assert lines[-1]["status"] == "error"
+    assert (finished[0].parent / "summary.csv").exists()
+
+
+def test_autodraft_is_refused_until_it_exists(models: tuple[Path, Path], tmp_path: Path) -> None:
+    arguments = command(models, 1, tmp_path / "out", "--set", "algorithms.METHODS_CSV=autodraft")
+    process = run(arguments)
+    assert process.returncode == 2
+    assert "autodraft does not exist yet" in process.stderr
+    assert "METHODS_CSV=server_only,chain,fixed_tree,opt_tree" in process.stderr
+    assert not list((tmp_path / "out").glob("*/*"))
+
+
+def test_no_server_means_an_error_before_anything_is_recorded(
+    models: tuple[Path, Path], tmp_path: Path
+) -> None:
+    process = run(command(models, 1, tmp_path / "out"))
+    assert process.returncode == 1
+    assert "No target server can be reached at 127.0.0.1:1" in process.stderr
+    assert "Traceback" not in process.stderr
+    assert not list((tmp_path / "out").glob("*/*"))

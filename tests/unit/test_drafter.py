@@ -1,0 +1,231 @@
+"""Drafting with tiny models: what is proposed, and that the cache never goes stale."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autodraft.engine.drafter import Draft, Drafter
+from autodraft.models.runner import ModelRunner
+from autodraft.policy import (
+    POLICIES,
+    ChainPolicy,
+    FixedTreePolicy,
+    OptTreePolicy,
+    Policy,
+    TreeLimits,
+)
+from autodraft.tree.draft_tree import DraftTree
+from tests.fakes import SHARP, greedy_reference, prompt_of, tiny_model, tiny_runner
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PROMPT = prompt_of(12, seed=5)
+LIMITS = TreeLimits(width=3, max_depth=4, node_budget=12)
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny_model()
+
+
+@pytest.fixture(scope="module")
+def runner(model: Any) -> ModelRunner:
+    return ModelRunner(model, "tiny")
+
+
+def started(runner: ModelRunner, policy: Policy, excluded: tuple[int, ...] = ()) -> Drafter:
+    drafter = Drafter(runner, excluded)
+    drafter.start(PROMPT, 60, policy.limits)
+    return drafter
+
+
+def draft_once(drafter: Drafter, policy: Policy, context: list[int]) -> Draft:
+    return drafter.draft(context, policy, max_depth=99, node_budget=99)
+
+
+def fresh_draft(runner: ModelRunner, make: Any, context: list[int]) -> Draft:
+    """Draft behind a context by a drafter that has seen nothing else."""
+    policy = make(LIMITS)
+    return draft_once(started(runner, policy), policy, context)
+
+
+def path_log_prob(model: Any, context: list[int], path: list[int]) -> float:
+    """Log-probability of a continuation by the stock class, without a cache."""
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([context + path])).logits[0]
+    rows = logits.double().log_softmax(-1)[len(context) - 1 : -1]
+    return float(rows[torch.arange(len(path)), path].sum())
+
+
+def path_tokens(tree: DraftTree, node: int) -> list[int]:
+    tokens: list[int] = []
+    while node:
+        tokens.insert(0, int(tree.tokens[node]))
+        node = int(tree.parents[node])
+    return tokens
+
+
+def test_a_chain_is_the_drafts_own_greedy_continuation(model: Any, runner: ModelRunner) -> None:
+    policy = ChainPolicy(TreeLimits(1, 6, 6))
+    draft = draft_once(started(runner, policy), policy, [*PROMPT, 7])
+    assert draft.tree.tokens.tolist() == [7, *greedy_reference(model, [*PROMPT, 7], 6)]
+    assert draft.tree.parents.tolist() == [-1, 0, 1, 2, 3, 4, 5]
+    assert draft.width == 1
+    assert draft.drafted_nodes == 6
+
+
+@pytest.mark.parametrize("make", [FixedTreePolicy, OptTreePolicy])
+def test_every_node_is_worth_the_probability_of_its_path(
+    model: Any, runner: ModelRunner, make: type[FixedTreePolicy] | type[OptTreePolicy]
+) -> None:
+    policy = make(LIMITS)
+    tree = draft_once(started(runner, policy), policy, [*PROMPT, 7]).tree
+    assert tree.depth >= 2
+    expected = [
+        path_log_prob(model, [*PROMPT, 7], path_tokens(tree, node))
+        for node in range(1, tree.num_nodes + 1)
+    ]
+    assert tree.log_probs[1:] == pytest.approx(expected, abs=1e-4)
+    assert tree.tokens[0] == 7
+
+
+def test_the_children_of_the_root_are_its_likeliest_continuations(
+    model: Any, runner: ModelRunner
+) -> None:
+    policy = FixedTreePolicy(TreeLimits(width=5, max_depth=1, node_budget=5))
+    tree = draft_once(started(runner, policy), policy, [*PROMPT, 7]).tree
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([[*PROMPT, 7]])).logits[0, -1]
+    assert tree.tokens[1:].tolist() == logits.topk(5).indices.tolist()
+    assert tree.parents[1:].tolist() == [0] * 5
+
+
+def test_no_two_siblings_carry_the_same_token(runner: ModelRunner) -> None:
+    policy = FixedTreePolicy(TreeLimits(width=6, max_depth=4, node_budget=80))
+    tree = draft_once(started(runner, policy), policy, [*PROMPT, 7]).tree
+    pairs = list(zip(tree.parents.tolist(), tree.tokens.tolist(), strict=True))
+    assert len(set(pairs)) == len(pairs) > 60
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_after_any_accepted_path_the_drafter_proposes_what_a_fresh_one_proposes(
+    name: str, runner: ModelRunner
+) -> None:
+    rng = np.random.default_rng(0)
+    policy, context = POLICIES[name](LIMITS), [*PROMPT, 7]
+    drafter = started(runner, policy)
+    lengths = set()
+    for _ in range(10):
+        tree = draft_once(drafter, policy, context).tree
+        fresh = fresh_draft(runner, POLICIES[name], context).tree
+        assert tree.tokens.tolist() == fresh.tokens.tolist()
+        assert tree.parents.tolist() == fresh.parents.tolist()
+        assert tree.log_probs == pytest.approx(fresh.log_probs, abs=1e-4)
+        node = int(rng.integers(0, tree.num_nodes + 1))
+        path: list[int] = []
+        while node:
+            path.insert(0, node)
+            node = int(tree.parents[node])
+        drafter.commit(np.array(path, dtype=np.int64))
+        context = context + tree.tokens[path].tolist() + [int(rng.integers(0, 100))]
+        lengths.add(len(path))
+    assert len(lengths) >= 3
+
+
+def test_a_drafter_serves_one_request_after_another(runner: ModelRunner) -> None:
+    policy = FixedTreePolicy(LIMITS)
+    drafter = started(runner, policy)
+    draft_once(drafter, policy, [*PROMPT, 7])
+    drafter.finish()
+    drafter.start(PROMPT[:5], 20, LIMITS)
+    tree = draft_once(drafter, policy, [*PROMPT[:5], 9]).tree
+    fresh = Drafter(runner)
+    fresh.start(PROMPT[:5], 20, LIMITS)
+    assert tree.tokens.tolist() == draft_once(fresh, policy, [*PROMPT[:5], 9]).tree.tokens.tolist()
+
+
+def test_excluded_tokens_are_never_proposed(runner: ModelRunner) -> None:
+    policy = FixedTreePolicy(TreeLimits(width=4, max_depth=3, node_budget=40))
+    free = draft_once(started(runner, policy), policy, [*PROMPT, 7]).tree
+    excluded = tuple(set(free.tokens[1:].tolist()))
+    held = draft_once(started(runner, policy, excluded), policy, [*PROMPT, 7]).tree
+    assert held.num_nodes == free.num_nodes
+    assert not set(held.tokens[1:].tolist()) & set(excluded)
+
+
+def test_where_only_one_token_is_allowed_the_tree_is_a_chain_of_it() -> None:
+    runner = tiny_runner(vocab_size=6)
+    policy = FixedTreePolicy(LIMITS)
+    drafter = Drafter(runner, excluded=(0, 1, 2, 4, 5))
+    drafter.start([1, 2], 20, LIMITS)
+    tree = draft_once(drafter, policy, [1, 2, 0]).tree
+    assert tree.tokens.tolist() == [0, 3, 3, 3, 3]
+    assert tree.parents.tolist() == [-1, 0, 1, 2, 3]
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    name=st.sampled_from(sorted(POLICIES)),
+    width=st.integers(1, 4),
+    policy_depth=st.integers(1, 5),
+    policy_nodes=st.integers(1, 9),
+    max_depth=st.integers(0, 6),
+    node_budget=st.integers(0, 10),
+)
+def test_the_limits_of_the_policy_and_of_the_round_hold(
+    runner: ModelRunner,
+    name: str,
+    width: int,
+    policy_depth: int,
+    policy_nodes: int,
+    max_depth: int,
+    node_budget: int,
+) -> None:
+    policy = POLICIES[name](TreeLimits(width, policy_depth, policy_nodes))
+    draft = started(runner, policy).draft([*PROMPT, 7], policy, max_depth, node_budget)
+    assert draft.tree.depth <= min(policy_depth, max_depth)
+    assert draft.tree.num_nodes <= min(policy_nodes, node_budget)
+    assert draft.width <= width
+    assert draft.tree.num_nodes <= draft.drafted_nodes
+
+
+@pytest.mark.parametrize(("max_depth", "node_budget"), [(0, 9), (9, 0), (-1, 9)])
+def test_a_round_without_room_drafts_nothing_and_the_next_one_goes_on(
+    runner: ModelRunner, max_depth: int, node_budget: int
+) -> None:
+    policy = FixedTreePolicy(LIMITS)
+    drafter = started(runner, policy)
+    context = [*PROMPT, 7]
+    draft = drafter.draft(context, policy, max_depth, node_budget)
+    assert draft.tree.tokens.tolist() == [7]
+    assert (draft.width, draft.drafted_nodes) == (0, 0)
+    drafter.commit(np.empty(0, dtype=np.int64))
+    context.append(8)
+    tree = draft_once(drafter, policy, context).tree
+    fresh = fresh_draft(runner, FixedTreePolicy, context).tree
+    assert tree.tokens.tolist() == fresh.tokens.tolist()
+
+
+def test_a_tree_ends_where_the_draft_models_context_ends() -> None:
+    runner = tiny_runner(max_position_embeddings=16)
+    policy = ChainPolicy(TreeLimits(1, 6, 6))
+    depths = []
+    for length in (10, 11, 15, 16, 17, 30):
+        drafter = Drafter(runner)
+        prompt = prompt_of(length - 1)
+        drafter.start(prompt, 60, policy.limits)
+        depths.append(draft_once(drafter, policy, [*prompt, 7]).tree.depth)
+    assert depths == [6, 5, 1, 0, 0, 0]
+
+
+def test_a_sure_draft_proposes_its_greedy_continuation_first() -> None:
+    model = tiny_model(scale=SHARP)
+    policy = OptTreePolicy(TreeLimits(width=4, max_depth=8, node_budget=8))
+    drafter = started(ModelRunner(model, "tiny"), policy)
+    tree = draft_once(drafter, policy, [*PROMPT, 7]).tree
+    assert tree.depth == 8
+    assert tree.tokens[1:].tolist() == greedy_reference(model, [*PROMPT, 7], 8)
