@@ -64,6 +64,7 @@ class Autodraft:
         target_port: int = 26001,
         *,
         server_name: str = "autodraft",
+        tokenizer: str | None = None,
         device_map: str = "auto",
         dtype: str = "auto",
         target_dtype: str | None = None,
@@ -80,6 +81,8 @@ class Autodraft:
             target_host: Address of the target server.
             target_port: Its port.
             server_name: Name the server must have been given with ``--server-name``.
+            tokenizer: Tokenizer and chat template of the target, where they are not found under
+                ``target_model`` on this machine.
             device_map: Device of the draft model.
             dtype: ``auto``, ``float32``, ``bfloat16`` or ``float16``.
             target_dtype: The same for the target; None takes ``dtype``.
@@ -100,6 +103,7 @@ class Autodraft:
             models=ModelsConfig(
                 base_model_path=target_model,
                 draft_model_path=draft_model,
+                tokenizer_path=tokenizer or target_model,
                 draft_quantization=draft_quantization,
                 target_quantization=target_quantization,
                 dtype=dtype,

@@ -6,7 +6,7 @@ either side of the link. Key-value caches are real ones in the shape of the embe
 
 import random
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -48,15 +48,21 @@ def layout(layers: int) -> CacheLayout:
     return CacheLayout(((slot, slot),) * layers)
 
 
+class Best(NamedTuple):
+    """What ``Tensor.max(dim)`` returns, without the values."""
+
+    indices: torch.Tensor
+
+
 class StubLogits:
     """Logits that are never spelt out: only their arg-max exists."""
 
     def __init__(self, best: IntArray) -> None:
         self._best = torch.from_numpy(best)
 
-    def argmax(self, dim: int) -> torch.Tensor:
+    def max(self, dim: int) -> Best:
         """Return the best token of each row, whatever ``dim``."""
-        return self._best
+        return Best(self._best)
 
 
 class StubRunner:

@@ -5,6 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("tests", deadline=None)  # other work on the machine is no fault
+settings.load_profile("tests")
 
 # Read when huggingface_hub is first imported, so it must be set before any test module is.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

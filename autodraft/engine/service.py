@@ -231,7 +231,7 @@ class Conversation:
                 f"{len(tokens)} nodes in a session opened for {session.request.node_budget}.",
             )
         session.round += 1
-        timed = await self._run(session, verifier.verify, tokens, parents)
+        timed = await self._run(session, verifier.verify, tokens, parents, self._config.max_depth)
         path, bonus = timed.value
         await self._send(
             msg.Verified(

@@ -146,9 +146,11 @@ class Speculative:
     def _round(self, progress: Progress) -> list[int]:
         context_tokens, before = len(progress.context), progress.target.traffic
         started = time.perf_counter()
+        welcome = progress.target.welcome
         # The bonus token takes one of the tokens that are left.
-        max_depth = min(progress.remaining - 1, progress.target.welcome.max_depth)
-        draft = self._drafter.draft(progress.context, self._policy, max_depth, self.node_budget)
+        max_depth = min(progress.remaining - 1, welcome.max_depth)
+        node_budget = min(self.node_budget, welcome.max_nodes)
+        draft = self._drafter.draft(progress.context, self._policy, max_depth, node_budget)
         drafted = time.perf_counter()
         verdict = progress.target.verify(draft.tree)
         verified = time.perf_counter()
@@ -245,7 +247,8 @@ class Request:
         traffic = target.traffic
         started = time.perf_counter()
         try:
-            target.open(progress.rules.max_new_tokens, method.node_budget, method.label)
+            node_budget = min(method.node_budget, target.welcome.max_nodes)
+            target.open(progress.rules.max_new_tokens, node_budget, method.label)
             target.send_prompt(self._prompt)
             progress.draft_s = method.prefill(self._prompt, progress.rules.max_new_tokens)
             first = progress.take(target.first_token())

@@ -59,12 +59,15 @@ class Verifier:
         self._commit([token])
         return token
 
-    def verify(self, tokens: IntArray, parents: IntArray) -> tuple[IntArray, int]:
+    def verify(
+        self, tokens: IntArray, parents: IntArray, max_depth: int | None = None
+    ) -> tuple[IntArray, int]:
         """Verify one round's tree and commit what the target agrees with.
 
         Args:
             tokens: Token of each node, root excluded, [N].
             parents: Parent of each node, the root being 0, [N].
+            max_depth: Deepest tree allowed; None leaves it to the model's context.
 
         Returns:
             The accepted nodes from the root down, and the bonus token.
@@ -82,10 +85,12 @@ class Verifier:
         except ValueError as error:
             raise ProtocolError(f"Malformed draft tree: {error}.") from error
         base = self._cache.length
-        if base + tree.depth >= self._runner.max_context:
+        room = self._runner.max_context - base - 1
+        allowed = room if max_depth is None else min(room, max_depth)
+        if tree.depth > allowed:
             raise ProtocolError(
-                f"A draft tree of depth {tree.depth} behind {base + 1} tokens reaches beyond the "
-                f"target's context of {self._runner.max_context}."
+                f"A draft tree of depth {tree.depth} behind {base + 1} tokens; depth {allowed} is "
+                "the most that this target takes there."
             )
         logits = self._runner.forward(
             self._cache,

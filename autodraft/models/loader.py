@@ -5,11 +5,14 @@ GGUF; pickled ones are refused unless the caller allows them, and a model's own 
 """
 
 import logging
+import pickle
+import struct
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 from transformers.utils import logging as transformers_logging
 
@@ -24,6 +27,18 @@ DTYPES: Final = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+
+_LOAD_FAULTS: Final = (
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    SafetensorError,
+    ValueError,
+    pickle.UnpicklingError,
+    struct.error,
+)
+"""What transformers lets through of malformed files, missing packages and unknown names."""
 
 
 @dataclass(frozen=True)
@@ -109,14 +124,30 @@ def _location_options(location: str, source: ModelSource) -> tuple[str, dict[str
 def _from_pretrained(source: ModelSource, path: str, options: dict[str, Any]) -> Any:
     transformers_logging.disable_progress_bar()
     try:
-        return AutoModelForCausalLM.from_pretrained(path, **options)
-    except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
+        model, info = AutoModelForCausalLM.from_pretrained(
+            path, output_loading_info=True, **options
+        )
+    except _LOAD_FAULTS as error:
+        raise ModelLoadError(_explain(source, str(error), path)) from error
+    if missing := sorted(info["missing_keys"]):
         raise ModelLoadError(
-            f"The model {source.name!r} cannot be loaded: {reason} Name a hub id that this machine "
-            "can download or has cached (HF_TOKEN for gated ones), a folder with config.json and "
-            "safetensors, a .gguf file, or embedded:smollm2-135m-instruct."
-        ) from error
+            f"The model {source.name!r} lacks {len(missing)} of its weights, {missing[0]} among "
+            "them: its config.json and its weights do not belong together. Fetch it again."
+        )
+    return model
+
+
+def _explain(source: ModelSource, reason: str, path: str) -> str:
+    text = f"The model {source.name!r} cannot be loaded: {' '.join(reason.split())} "
+    if not source.allow_pickle and any(Path(path).glob("pytorch_model*.bin")):
+        return text + (
+            "Its weights are pickled, which can run code when they are read; only safetensors are "
+            "taken. Convert them, or pass --allow-pickle (allow_pickle) if you trust their origin."
+        )
+    return text + (
+        "Name a hub id that this machine can download or has cached (HF_TOKEN for gated ones), a "
+        "folder with config.json and safetensors, a .gguf file, or embedded:smollm2-135m-instruct."
+    )
 
 
 def _device_map(wanted: str) -> str:

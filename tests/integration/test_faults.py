@@ -120,7 +120,10 @@ def test_something_else_on_the_port(models: tuple[Path, Path]) -> None:
 
 
 def test_a_missing_and_a_wrong_token(
-    server: TargetProcess, models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    server: TargetProcess,
+    models: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.delenv("AUTODRAFT_TOKEN", raising=False)
     monkeypatch.setenv("AUTODRAFT_CONFIG_DIR", str(tmp_path))
@@ -209,9 +212,7 @@ def test_a_draft_with_another_tokenizer(server: TargetProcess, models: tuple[Pat
     assert str(models[0]) in str(caught.value)
 
 
-def test_a_prompt_longer_than_the_context(
-    server: TargetProcess, models: tuple[Path, Path]
-) -> None:
+def test_a_prompt_longer_than_the_context(server: TargetProcess, models: tuple[Path, Path]) -> None:
     with engine_for(models, server.port) as engine:
         with pytest.raises(ContextLengthError, match=f"{CONTEXT} tokens.*1 to {CONTEXT - 1}"):
             engine.run(prompt_ids=[5] * CONTEXT, method=CHAIN)
@@ -275,8 +276,7 @@ def test_two_sessions_at_once_get_their_own_answers(
     prompts = [[5, 6, 7], [9, 9, 1, 30]]
     with engine_for(models, server.port) as engine:
         alone = [
-            engine.run(prompt_ids=ids, method=CHAIN, max_new_tokens=40).token_ids
-            for ids in prompts
+            engine.run(prompt_ids=ids, method=CHAIN, max_new_tokens=40).token_ids for ids in prompts
         ]
     answers: dict[int, list[int]] = {}
 

@@ -1,5 +1,6 @@
 """Drafting with tiny models: what is proposed, and that the cache never goes stale."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autodraft.engine.drafter import Draft, Drafter
+from autodraft.models.kv_cache import KVCache
 from autodraft.models.runner import ModelRunner
 from autodraft.policy import (
     POLICIES,
@@ -136,6 +138,30 @@ def test_after_any_accepted_path_the_drafter_proposes_what_a_fresh_one_proposes(
     assert len(lengths) >= 3
 
 
+@pytest.mark.parametrize(
+    ("accepted", "forwarded"), [(0, 1), (1, 1), (3, 1), (4, 2)], ids=["0", "1", "3", "the leaf too"]
+)
+def test_what_the_cache_holds_of_an_accepted_path_is_not_forwarded_again(
+    model: Any, accepted: int, forwarded: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, policy = ModelRunner(model, "tiny"), ChainPolicy(TreeLimits(1, 4, 4))
+    drafter, context = started(runner, policy), [*PROMPT, 7]
+    tree = draft_once(drafter, policy, context).tree
+    drafter.commit(np.arange(1, accepted + 1))
+    context += [*tree.tokens[1 : accepted + 1].tolist(), 8]
+
+    counts: list[int] = []
+    prefill = runner.prefill
+
+    def counting(cache: KVCache, tokens: Sequence[int]) -> torch.Tensor:
+        counts.append(len(tokens))
+        return prefill(cache, tokens)
+
+    monkeypatch.setattr(runner, "prefill", counting)
+    draft_once(drafter, policy, context)
+    assert counts == [forwarded]
+
+
 def test_a_drafter_serves_one_request_after_another(runner: ModelRunner) -> None:
     policy = FixedTreePolicy(LIMITS)
     drafter = started(runner, policy)
@@ -167,7 +193,7 @@ def test_where_only_one_token_is_allowed_the_tree_is_a_chain_of_it() -> None:
     assert tree.parents.tolist() == [-1, 0, 1, 2, 3]
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(
     name=st.sampled_from(sorted(POLICIES)),
     width=st.integers(1, 4),

@@ -189,6 +189,12 @@ LOCAL = {
     "attention_types": [[["global", "local"], 1]],
     "window_size": 8,
 }
+SEQUENCE_TO_SEQUENCE = {
+    "d_model": 32,
+    "decoder_layers": 2,
+    "decoder_attention_heads": 4,
+    "decoder_ffn_dim": 48,
+}
 LINEAR = {
     "linear_num_value_heads": 4,
     "linear_num_key_heads": 2,
@@ -206,6 +212,8 @@ LINEAR = {
         ("bloom", {"n_layer": 2, "n_head": 4}),
         ("mpt", {"d_model": 32, "n_heads": 4, "n_layers": 2}),
         ("gpt_neo", LOCAL),
+        ("bert", {}),
+        ("bart", SEQUENCE_TO_SEQUENCE),
     ],
     ids=[
         "recurrent and local",
@@ -214,12 +222,15 @@ LINEAR = {
         "ALiBi that takes no tree mask",
         "ALiBi by slot",
         "local attention by slot",
+        "attention to what follows",
+        "positions by slot",
     ],
 )
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_a_model_that_would_go_wrong_in_silence_or_with_a_traceback_is_refused(
-    family: str, config: dict[str, Any]
+    family: str, config: dict[str, Any], dtype: torch.dtype
 ) -> None:
-    model = tiny_model(family, attention="eager", **config)
+    model = tiny_model(family, attention="eager", **config).to(dtype)
     with pytest.raises(ModelLoadError, match=f"some/{family}"):
         ModelRunner(model, f"some/{family}")
 
@@ -231,3 +242,11 @@ def test_a_family_that_can_slide_but_does_not_is_taken(family: str, config: dict
     layout = tiny_runner(family, **config).layout
     assert len(layout.layers) == 2
     assert layout.layers[0][0] == SlotLayout(2, 8, torch.float32, CPU)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("seed", range(3))
+def test_rounding_is_not_taken_for_a_fault(family: str, dtype: torch.dtype, seed: int) -> None:
+    runner = ModelRunner(tiny_model(family, seed).to(dtype), family)
+    assert runner.layout.layers[0][0].dtype == dtype

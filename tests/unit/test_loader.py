@@ -145,8 +145,11 @@ def test_quantisation_without_its_package_says_how_to_get_it(
     assert "pip install 'autodraft-sd[quant]'" in refusal(tiny_pair[0], quantization=quantization)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("quantization", ["8bit", "4bit"])
-def test_a_quantised_model_is_really_quantised(quantization: str, tmp_path: Path) -> None:
+def test_a_quantised_model_is_really_quantised(
+    quantization: str, dtype: str, tmp_path: Path
+) -> None:
     pytest.importorskip("bitsandbytes")
     folder, prompt = save_tiny_model(tmp_path / "m", hidden_size=64, head_dim=16), prompt_of(9)
 
@@ -155,8 +158,8 @@ def test_a_quantised_model_is_really_quantised(quantization: str, tmp_path: Path
         row: np.ndarray[Any, Any] = loaded.runner.prefill(cache, prompt)[0].double().numpy()
         return row
 
-    plain = logits(load(folder))
-    quantised = logits(load(folder, quantization=quantization))
+    plain = logits(load(folder, dtype=dtype))
+    quantised = logits(load(folder, quantization=quantization, dtype=dtype))
     assert np.abs(plain - quantised).max() > 1e-2
     assert np.corrcoef(plain, quantised)[0, 1] > 0.8
 

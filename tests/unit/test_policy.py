@@ -11,24 +11,21 @@ from autodraft.tree.growth import TreeGrowth
 
 
 def grow(policy: Policy, links: list[float], max_levels: int = 99) -> TreeGrowth:
-    """Grow as the drafter does: the root first, then what the policy says, level by level.
+    """Grow as the drafter does: ask at every depth, the bare root included.
 
     Args:
         links: Probabilities of the candidates of every node, best first.
     """
     children = min(policy.limits.width, len(links))
     log_probs, tokens = np.log(links[:children]), np.arange(children)
-    growth, expanded = TreeGrowth(root_token=0), np.zeros(1, dtype=np.int64)
-    while True:
-        growth.add_level(
-            expanded,
-            np.tile(tokens, (len(expanded), 1)),
-            np.tile(log_probs, (len(expanded), 1)),
-        )
-        width = policy.width(growth)
-        if width < 1 or growth.depth >= max_levels:
-            return growth
-        expanded = growth.frontier(width)
+    growth = TreeGrowth(root_token=0)
+    while growth.depth < max_levels:
+        expanded = growth.frontier(policy.width(growth))
+        if len(expanded) == 0:
+            break
+        shape = (len(expanded), 1)
+        growth.add_level(expanded, np.tile(tokens, shape), np.tile(log_probs, shape))
+    return growth
 
 
 def test_a_chain_is_one_node_wide_and_d_nodes_long() -> None:
