@@ -7,7 +7,7 @@ GGUF; pickled ones are refused unless the caller allows them, and a model's own 
 import logging
 import pickle
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,13 +60,8 @@ class ModelSource:
     dtype: str = "auto"
     device_map: str = "auto"
     revision: str | None = None
-    hf_token: str | None = None
+    hf_token: str | None = field(default=None, repr=False)
     allow_pickle: bool = False
-
-    def __repr__(self) -> str:
-        masked = replace(self, hf_token=None) if self.hf_token else self
-        fields = (f"{name}={value!r}" for name, value in vars(masked).items())
-        return f"ModelSource({', '.join(fields)})"
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ from autodraft.protocol.codec import DEFAULT_MAX_FRAME_BYTES, decode_server, enc
 from autodraft.protocol.messages import ClientMessage, Error, ServerMessage
 
 OPEN_TIMEOUT_S: Final = 10.0
-REPLY_TIMEOUT_S: Final = 120.0
+REPLY_TIMEOUT_S: Final = 600.0
+"""Long enough for the prefill of a long prompt on a slow target; a dead peer shows much sooner."""
 CLOSE_TIMEOUT_S: Final = 2.0
 
 _UNAUTHORIZED: Final = 401

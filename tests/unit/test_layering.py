@@ -77,8 +77,6 @@ def unit_of(name: str, root: Path) -> str | None:
     if not rest:
         return FACE
     unit = ALIASES.get(rest[0], rest[0])
-    if unit.startswith("_config"):
-        return "config"
     home = root / FACE / rest[0]
     return unit if home.is_dir() or home.with_suffix(".py").is_file() else FACE
 
@@ -198,7 +196,7 @@ def test_the_checker_finds_nothing_in_a_clean_tree(toy: Path) -> None:
         ("autodraft__policy__bad", "from autodraft.models import loader", "same line"),
         ("autodraft__transport__bad", "def f():\n    import torch", "transport must not know it"),
         ("autodraft__protocol__bad", "from torch import Tensor", "protocol must not know it"),
-        ("autodraft___config_names", "import torch.nn", "config must not know it"),
+        ("autodraft__config__names", "import torch.nn", "config must not know it"),
         ("autodraft__engine__bad", "import transformers", "only models may"),
         ("autodraft__engine__bad", "from autodraft import Autodraft", "face is above it"),
         ("autodraft__engine__bad", "import evaluation.runner", "it is above"),

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import yaml
 
-from autodraft._config_files import ROOT, Document, Entry, Place, read_text, read_xml, read_yaml
-from autodraft._config_knob import knob_of
-from autodraft._config_names import (
+from autodraft.config import BLOCKS, SWITCHES, ExperimentConfig
+from autodraft.config.knob import knob_of
+from autodraft.config_io.files import ROOT, Document, Entry, Place, read_text, read_xml, read_yaml
+from autodraft.config_io.names import (
     TARGETS,
     Target,
     legacy_reason,
@@ -22,7 +23,6 @@ from autodraft._config_names import (
     unknown_block,
     unknown_tag,
 )
-from autodraft.config import BLOCKS, SWITCHES, ExperimentConfig
 from autodraft.errors import ConfigError
 
 _READERS: Final = {".xml": read_xml, ".yaml": read_yaml, ".yml": read_yaml}

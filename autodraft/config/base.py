@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic_core.core_schema import ValidationInfo
 
-from autodraft._config_knob import Knob, did_you_mean, knob_of
+from autodraft.config.knob import Knob, did_you_mean, knob_of
 from autodraft.errors import ConfigError
 
 

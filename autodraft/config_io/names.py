@@ -6,9 +6,9 @@ This module knows no values and no files.
 from dataclasses import dataclass
 from typing import Any, Final
 
-from autodraft._config_knob import Choice, Each, Knob, Whole, did_you_mean, nearest
-from autodraft._config_methods import MAX_DEPTH
 from autodraft.config import BLOCKS, OBJECTIVES
+from autodraft.config.knob import Choice, Each, Knob, Whole, did_you_mean, nearest
+from autodraft.config.methods import MAX_DEPTH
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from autodraft._config_base import Strict
+from autodraft.config.base import Strict
 
 DEFAULT_PORT = 26_001
 

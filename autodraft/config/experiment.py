@@ -10,10 +10,9 @@ from typing import Final, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
-from autodraft._config_base import Block, Strict
-from autodraft._config_knob import did_you_mean
-from autodraft._config_methods import (
-    ABLATION_MODES,
+from autodraft.config.base import Block, Strict
+from autodraft.config.knob import did_you_mean
+from autodraft.config.methods import (
     AT_SERVER,
     METHOD_IDS,
     METHOD_NAMES,
@@ -22,12 +21,7 @@ from autodraft._config_methods import (
     SamplingConfig,
     TreeConfig,
 )
-from autodraft._config_server import ServerConfig
-from autodraft._config_setup import (
-    BENCHES,
-    DTYPES,
-    OBJECTIVES,
-    QUANTIZATIONS,
+from autodraft.config.setup import (
     DatasetConfig,
     ModelsConfig,
     NetworkConfig,
@@ -36,33 +30,6 @@ from autodraft._config_setup import (
     SloConfig,
 )
 from autodraft.errors import ConfigError
-
-__all__ = [
-    "ABLATION_MODES",
-    "AVAILABLE_METHODS",
-    "BENCHES",
-    "BLOCKS",
-    "DTYPES",
-    "METHOD_IDS",
-    "METHOD_NAMES",
-    "OBJECTIVES",
-    "QUANTIZATIONS",
-    "AlgorithmsConfig",
-    "Block",
-    "DatasetConfig",
-    "ExperimentConfig",
-    "MethodSpec",
-    "ModelsConfig",
-    "NetworkConfig",
-    "ObjectiveConfig",
-    "RunConfig",
-    "RuntimeConfig",
-    "SWITCHES",
-    "SamplingConfig",
-    "ServerConfig",
-    "SloConfig",
-    "TreeConfig",
-]
 
 AVAILABLE_METHODS: Final = frozenset({"server_only", "chain", "fixed_tree", "opt_tree"})
 CHAIN_D_WHEN_AUTO: Final = 4

@@ -13,7 +13,7 @@ from typing import Final, cast
 import yaml
 from lxml import etree
 
-from autodraft._config_knob import Raw, quoted
+from autodraft.config.knob import Raw, quoted
 from autodraft.errors import ConfigError
 
 ROOT: Final = "experiment_config"

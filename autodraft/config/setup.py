@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from autodraft._config_base import Block
-from autodraft._config_knob import Choice, Each, Number, OrWord, Text, Whole, knob
+from autodraft.config.base import Block
+from autodraft.config.knob import Choice, Each, Number, OrWord, Text, Whole, knob
 
 OBJECTIVES: Final = ("total_cost", "api_cost", "draft_energy", "target_energy")
 QUANTIZATIONS: Final = ("none", "4bit", "8bit")

@@ -6,8 +6,8 @@ the name only, and it knows no files.
 
 from typing import Annotated, Any, Final
 
-from autodraft._config_base import Block
-from autodraft._config_knob import Choice, Each, Flag, Number, OrWord, Whole, knob
+from autodraft.config.base import Block
+from autodraft.config.knob import Choice, Each, Flag, Number, OrWord, Whole, knob
 
 METHOD_IDS: Final = ("server_only", "chain", "fixed_tree", "opt_tree", "autodraft", "lookup")
 AT_SERVER: Final = "@server"
