@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -26,7 +27,7 @@ from evaluation.store import RunStore
 
 PLOTS_FOLDER: Final = "plots"
 _UNKNOWN: Final = "–"
-_LEAST_WIDTH: Final = 110  # columns, where the output is no terminal
+_LEAST_WIDTH: Final = 80  # columns; on a narrower terminal lines break, figures are never cut
 
 
 class Results(NamedTuple):
@@ -80,13 +81,19 @@ _TABLE: Final[tuple[tuple[str, Callable[[SummaryRow], str]], ...]] = (
     ("$/1M tokens busy", lambda row: _number("{:.2f}")(row.total_busy_usd_per_1m)),
     ("$/1M tokens held", lambda row: _number("{:.2f}")(row.total_held_usd_per_1m)),
     ("identical outputs", lambda row: _share(row.identical_share)),
-    ("requests", lambda row: str(row.requests)),
-    ("errors", lambda row: str(row.errors)),
 )
 
 
 def _table(bench: str, rows: Sequence[SummaryRow]) -> Table:
-    table = Table(title=bench, title_justify="left")
+    finished, failed = sum(row.requests for row in rows), sum(row.errors for row in rows)
+    title = f"{bench}: {finished} requests finished, {failed} failed"
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     table.add_column("method", no_wrap=True)
     for heading, _ in _TABLE:
         table.add_column(heading, justify="right")
@@ -97,8 +104,7 @@ def _table(bench: str, rows: Sequence[SummaryRow]) -> Table:
 
 def print_results(console: Console, results: Results, folder: Path) -> None:
     """Print one table per benchmark, and where the files are."""
-    if not console.is_terminal:
-        console.width = max(console.width, _LEAST_WIDTH)
+    console.width = max(console.width, _LEAST_WIDTH)
     benches = dict.fromkeys(row.bench for row in results.rows)
     for bench in benches:
         console.print(_table(bench, [row for row in results.rows if row.bench == bench]))

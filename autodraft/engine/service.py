@@ -194,7 +194,7 @@ class Conversation:
         if request.max_new_tokens < 1:
             raise Refusal(msg.ErrorCode.LIMIT, "max_new_tokens must be at least 1.")
         self._session = _Session(request)
-        logger.info("session %s open: %s", self._session.session_id, request.label)
+        logger.info("session %s open: %.64r", self._session.session_id, request.label)
         await self._send(msg.Opened(self._session.session_id))
 
     async def _prefill(self, request: msg.Prefill) -> None:

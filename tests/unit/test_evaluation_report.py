@@ -109,13 +109,13 @@ def test_the_console_table_has_one_row_per_method_and_names_the_folder(tmp_path:
     store = RunStore.create(tmp_path, "example", "run")
     for line in (make_line("server_only"), make_line("chain", total_s=1.0, draft_j=None)):
         store.append(line, [])
-    out = console(width=80)  # not a terminal: the table takes the room it needs
+    out = console(width=60)  # too narrow: the lines break, no figure is cut
     print_results(out, write_results(store, ObjectiveConfig()), store.folder)
     text = printed(out)
+    assert "2 requests finished, 0 failed" in text
+    assert "…" not in text
     (row,) = (line for line in text.splitlines() if "chain" in line)
-    assert [cell.strip() for cell in row.strip("│").split("│")] == [
-        "chain", "10.00", "2.00×", "3.00", "60.0%", "–", "–", "100.0%", "1", "0",
-    ]  # fmt: skip
+    assert row.split() == ["chain", "10.00", "2.00×", "3.00", "60.0%", "–", "–", "100.0%"]
     assert f"Files in {store.folder}, plots in {store.folder / 'plots'}" in text
 
 
