@@ -7,6 +7,7 @@ import csv
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +57,7 @@ def command(models: tuple[Path, Path], port: int, output: Path, *further: str) -
 
 
 def environment() -> dict[str, str]:
-    return os.environ | {"AUTODRAFT_TOKEN": TOKEN}
+    return os.environ | {"AUTODRAFT_TOKEN": TOKEN, "PYTHON": sys.executable}
 
 
 def run(arguments: list[str]) -> "subprocess.CompletedProcess[str]":
