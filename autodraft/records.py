@@ -33,7 +33,7 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
         uplink_bytes: WebSocket payload sent.
         downlink_bytes: WebSocket payload received.
         draft_j: Energy of the user's device in this round, waiting included.
-        target_j: Energy of the target in this round.
+        target_j: Energy of the target in this round, waiting included.
     """
 
     round: int
@@ -78,7 +78,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
         uplink_bytes: WebSocket payload sent, open and close included.
         downlink_bytes: WebSocket payload received.
         draft_j: Energy of the user's device; 0 for a method in which it takes no part.
-        target_j: Energy of the target.
+        target_j: Energy of the target over the time it held the session, waiting included.
         energy_method: How the joules were found, for example ``modelled``.
         output_ids: The answer's token ids.
     """

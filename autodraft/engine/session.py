@@ -195,7 +195,9 @@ class Speculative:
                 draft_j=_joules(
                     progress.meters.draft, times.draft_s, times.round_s - times.draft_s
                 ),
-                target_j=_joules(progress.meters.target, verdict.verify_s, 0.0),
+                target_j=_joules(
+                    progress.meters.target, verdict.verify_s, times.round_s - verdict.verify_s
+                ),
             )
         )
 
@@ -292,7 +294,7 @@ class Request:
             uplink_bytes=after[0] - before[0],
             downlink_bytes=after[1] - before[1],
             draft_j=0.0 if draft_s is None else _joules(meters.draft, draft_s, total_s - draft_s),
-            target_j=_joules(meters.target, bill.busy_s, 0.0),
+            target_j=_joules(meters.target, bill.busy_s, bill.held_s - bill.busy_s),
             energy_method=meters.draft.method if meters.draft else None,
             output_ids=list(progress.output),
         )

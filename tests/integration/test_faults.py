@@ -17,7 +17,13 @@ from pathlib import Path
 import pytest
 
 from autodraft import Autodraft
-from autodraft.config import MethodSpec
+from autodraft.config import (
+    ExperimentConfig,
+    MethodSpec,
+    ModelsConfig,
+    ObjectiveConfig,
+    RuntimeConfig,
+)
 from autodraft.errors import (
     AuthError,
     ConnectError,
@@ -291,6 +297,34 @@ def test_two_sessions_at_once_get_their_own_answers(
     for thread in threads:
         thread.join()
     assert [answers[0], answers[1]] == alone
+
+
+def test_energy_follows_the_configured_watts_and_charges_waiting(
+    server: TargetProcess, models: tuple[Path, Path]
+) -> None:
+    config = ExperimentConfig(
+        runtime=RuntimeConfig(target_port=server.port),
+        models=ModelsConfig(
+            base_model_path=str(models[0]), draft_model_path=str(models[1]), dtype="auto"
+        ),
+        objective=ObjectiveConfig(
+            draft_watts=100, draft_idle_watts=10, target_watts=200, target_idle_watts=20
+        ),
+    )
+    with Autodraft.from_config(config, token=TOKEN) as engine:
+        drafted = engine.run("hello", method=CHAIN, max_new_tokens=12)
+        plain = engine.run("hello", method=SERVER_ONLY, max_new_tokens=12).request
+    record = drafted.request
+    assert record.draft_s is not None
+    waited_s = record.total_s - record.draft_s
+    assert record.draft_j == pytest.approx(100 * record.draft_s + 10 * waited_s)
+    for one in (record, plain):
+        idle_s = one.target_held_s - one.target_busy_s
+        assert one.target_j == pytest.approx(200 * one.target_busy_s + 20 * idle_s)
+    assert plain.draft_j == 0.0
+    for round_ in drafted.rounds:
+        idle_s = round_.round_s - round_.verify_s
+        assert round_.target_j == pytest.approx(200 * round_.verify_s + 20 * idle_s)
 
 
 def test_generate_prints_the_record_as_json(
