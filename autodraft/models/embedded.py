@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from autodraft.errors import ModelLoadError
+from autodraft.models.exclusive import LOADING
 from autodraft.models.prepared import (
     MANIFEST_NAME,
     Recipe,
@@ -134,7 +135,7 @@ def _write_target(folder: Path) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GgufConfig
 
         # The conversion draws progress bars on standard error, where a library has no business.
-        with contextlib.redirect_stderr(io.StringIO()):
+        with LOADING, contextlib.redirect_stderr(io.StringIO()):
             tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
             model = AutoModelForCausalLM.from_pretrained(
                 source.parent,

@@ -18,6 +18,7 @@ from transformers.utils import logging as transformers_logging
 
 from autodraft.errors import ModelLoadError
 from autodraft.models.embedded import is_embedded, resolve_embedded, weights_checksum
+from autodraft.models.exclusive import LOADING
 from autodraft.models.hardware import native_bfloat16
 from autodraft.models.runner import ModelRunner
 from autodraft.models.tokenizer import Tokenizer
@@ -119,9 +120,10 @@ def _location_options(location: str, source: ModelSource) -> tuple[str, dict[str
 def _from_pretrained(source: ModelSource, path: str, options: dict[str, Any]) -> Any:
     transformers_logging.disable_progress_bar()
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
-            path, output_loading_info=True, **options
-        )
+        with LOADING:
+            model, info = AutoModelForCausalLM.from_pretrained(
+                path, output_loading_info=True, **options
+            )
     except _LOAD_FAULTS as error:
         raise ModelLoadError(_explain(source, str(error), path)) from error
     if missing := sorted(info["missing_keys"]):

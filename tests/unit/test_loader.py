@@ -3,7 +3,9 @@
 import json
 import shutil
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import PreTrainedModel
 
 from autodraft.errors import ModelLoadError
 from autodraft.models.loader import LoadedModel, ModelSource, load_model
@@ -308,3 +311,20 @@ def test_a_source_never_shows_its_token() -> None:
     assert "hf_secret" not in repr(source)
     assert "hf_secret" not in str(source)
     assert "name='a/model'" in repr(source)
+
+
+def test_models_loaded_by_several_threads_at_once_keep_their_tied_weights(tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path / "m", tie_word_embeddings=True)
+    before = PreTrainedModel.tie_weights
+    start = threading.Barrier(4)
+
+    def load_when_all_are_ready(_: int) -> LoadedModel:
+        start.wait()
+        return load(folder)
+
+    with ThreadPoolExecutor(4) as pool:
+        models = list(pool.map(load_when_all_are_ready, range(4)))
+    assert PreTrainedModel.tie_weights is before
+    prompt = prompt_of(5)
+    logits = [model.runner.prefill(model.runner.new_cache(5), prompt) for model in models]
+    assert all(torch.equal(logits[0], other) for other in logits[1:])
