@@ -68,7 +68,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("config", metavar="CONFIG", type=Path, help="an XML or YAML experiment")
     run.add_argument(
-        "--limit", metavar="N", type=_positive, help="only the first N questions of each benchmark"
+        "--limit",
+        metavar="N",
+        type=_positive,
+        help="only the first N questions of each benchmark (of each sub-task of spec_bench)",
     )
     run.add_argument(
         "--set",

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from autodraft.config import ExperimentConfig, MethodSpec
 from autodraft.errors import ConfigError, DataError
-from evaluation.datasets import Question, load_bench, require_loader
+from evaluation.datasets import Question, load_bench
 
 
 @dataclass(frozen=True)
@@ -85,13 +85,11 @@ def check_plan(plan: Plan, bench_dir: Path | None) -> dict[str, tuple[Question, 
         The questions of each benchmark, cut to the configured limit.
 
     Raises:
-        ConfigError: If a method does not exist in this version or a benchmark has no loader.
+        ConfigError: If a method does not exist in this version.
         DataError: If a benchmark's file is missing or malformed.
     """
     for spec in plan.methods:
         spec.require_available()
-    for bench in plan.benches:
-        require_loader(bench)
     limit = plan.config.dataset.question_limit
     return {bench: load_bench(bench, bench_dir, limit) for bench in plan.benches}
 
@@ -109,8 +107,6 @@ def _bench_note(plan: Plan, bench: str, bench_dir: Path | None) -> tuple[int | N
     """Return the number of turns, a short note and the full story."""
     try:
         questions = load_bench(bench, bench_dir, plan.config.dataset.question_limit)
-    except ConfigError as error:
-        return None, "no loader yet", str(error)
     except DataError as error:
         return None, "questions missing or malformed", str(error)
     return sum(len(question.turns) for question in questions), "", ""

@@ -217,7 +217,7 @@ def test_an_unwritable_folder_is_found_before_any_engine_is_made(
     [
         (["--set", "algorithms.METHODS_CSV=autodraft"], 2, "does not exist yet"),
         (["--set", "algorithms.METHODS_CSV=opttree"], 2, "opt_tree"),
-        (["--set", "dataset.BENCHES_CSV=humaneval"], 2, "Available: mt_bench, quick"),
+        (["--set", "dataset.BENCHES_CSV=alpaca"], 2, "BENCHES_CSV does not take 'alpaca'"),
         (["--set", "dataset.BENCHES_CSV=mt_bench"], 1, "AUTODRAFT_BENCH_DIR is not set"),
         (["--set", "nonsense"], 2, "block.TAG=value"),
     ],
@@ -264,8 +264,9 @@ def test_a_dry_run_prints_every_cell_and_touches_nothing(
 
 
 def test_a_dry_run_marks_what_could_not_run(
-    harness: Harness, capsys: pytest.CaptureFixture[str]
+    harness: Harness, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("AUTODRAFT_BENCH_DIR", raising=False)
     options = [
         "--set=algorithms.METHODS_CSV=chain,autodraft",
         "--set=dataset.BENCHES_CSV=quick,gsm8k",
@@ -274,9 +275,9 @@ def test_a_dry_run_marks_what_could_not_run(
     assert harness(*options) == 0
     out = capsys.readouterr().out
     assert "method not available yet" in out
-    assert "no loader yet" in out
+    assert "questions missing or malformed" in out
     assert "would stop the run: The method autodraft does not exist yet" in out
-    assert "would stop the run: Benchmark 'gsm8k' cannot be read" in out
+    assert "would stop the run: Benchmark gsm8k: AUTODRAFT_BENCH_DIR is not set" in out
 
 
 def test_warnings_of_the_configuration_are_shown(

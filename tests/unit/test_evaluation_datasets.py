@@ -2,18 +2,35 @@
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from autodraft.config import BENCHES
 from autodraft.errors import ConfigError, DataError
-from evaluation.datasets import Question, load_bench, read_questions
+from evaluation.datasets import (
+    AVAILABLE_BENCHES,
+    Question,
+    load_bench,
+    read_questions,
+    subtask,
+)
 
 ROW = {"question_id": 81, "category": "writing", "turns": ["First?", "Second?"]}
+MT_CATEGORIES = [
+    *("writing", "roleplay", "reasoning", "math"),
+    *("coding", "extraction", "stem", "humanities"),
+]
+OTHER_TASKS = ["translation", "summarization", "qa", "math_reasoning", "rag"]
+TASKS = ["mt_bench", *OTHER_TASKS]
 
 
-def write(folder: Path, *lines: str | bytes, end: bytes = b"\n") -> Path:
-    path = folder / "mt_bench.jsonl"
+def write(
+    folder: Path, *lines: str | bytes, end: bytes = b"\n", name: str = "mt_bench.jsonl"
+) -> Path:
+    path = folder / name
     data = [line if isinstance(line, bytes) else line.encode() for line in lines]
     path.write_bytes(b"".join(line + end for line in data))
     return path
@@ -23,17 +40,81 @@ def row(**changes: object) -> str:
     return json.dumps(ROW | changes)
 
 
+def humaneval_row(number: int, **changes: object) -> str:
+    task = {
+        "task_id": f"HumanEval/{number}",
+        "prompt": "\ndef add(a, b):\n",
+        "entry_point": "add",
+        "canonical_solution": "    return a + b\n",
+        "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n",
+    }
+    return json.dumps(task | changes)
+
+
+def write_humaneval(folder: Path, *lines: str | bytes) -> Path:
+    return write(folder, *lines, name="humaneval.jsonl")
+
+
+def write_gsm8k(folder: Path, *lines: str | bytes) -> Path:
+    return write(folder, *lines, name="gsm8k.jsonl")
+
+
+def spec_row(question_id: int, category: str, **changes: object) -> dict[str, Any]:
+    turns = ["First?", "Second?"] if category in MT_CATEGORIES else ["Only one?"]
+    return {"question_id": question_id, "category": category, "turns": turns} | changes
+
+
+def write_spec_bench(folder: Path, *rows: dict[str, Any] | str) -> Path:
+    lines = [line if isinstance(line, str) else json.dumps(line) for line in rows]
+    return write(folder, *lines, name="spec_bench.jsonl")
+
+
+def small_spec_bench(folder: Path, each: int = 2) -> Path:
+    """Write ``each`` questions of every category, in the order of the real file."""
+    categories = [name for name in [*MT_CATEGORIES, *OTHER_TASKS] for _ in range(each)]
+    return write_spec_bench(folder, *(spec_row(81 + i, name) for i, name in enumerate(categories)))
+
+
+# ------------------------------------------------------------------------------- the FastChat form
+
+
 def test_a_row_becomes_a_question(tmp_path: Path) -> None:
-    write(tmp_path, row(reference=["extra fields are fine"]))
+    write(tmp_path, row())
     assert load_bench("mt_bench", tmp_path, None) == (
         Question(81, "writing", ("First?", "Second?"), "mt_bench"),
     )
 
 
-def test_text_is_never_stripped_or_cut(tmp_path: Path) -> None:
-    turns = ["\n  def f():\n\t### not a stop sign\u00a0 ", "line\u2028separator \u279e\r\n"]
-    write(tmp_path, json.dumps(ROW | {"turns": turns}, ensure_ascii=False))
-    assert load_bench("mt_bench", tmp_path, None)[0].turns == tuple(turns)
+@pytest.mark.parametrize(
+    "reference",
+    [
+        {},
+        {"reference": ["4", ""]},
+        {"reference": ["", "an empty first entry"]},
+        {"reference": [["Paris", "the city of Paris"]]},
+        {"reference": None, "unknown": {"nested": [1, {"deeper": True}]}},
+    ],
+)
+def test_a_reference_may_be_absent_nested_or_empty(
+    tmp_path: Path, reference: dict[str, object]
+) -> None:
+    write(tmp_path, row(**reference))
+    assert load_bench("mt_bench", tmp_path, None)[0].turns == ("First?", "Second?")
+
+
+@pytest.mark.parametrize("ensure_ascii", [True, False])
+def test_text_is_never_stripped_or_cut(tmp_path: Path, ensure_ascii: bool) -> None:
+    turns = [
+        "\n  def f():\n\t### not a stop sign\u00a0 ",
+        "line\u2028paragraph\u2029next\u0085 \u279e \u2264 \u200b\t\u201cquote\u201d\r\n\U0001f600",
+    ]
+    write(
+        tmp_path, json.dumps(ROW | {"turns": turns}, ensure_ascii=ensure_ascii), row(question_id=2)
+    )
+    assert [question.turns for question in load_bench("mt_bench", tmp_path, None)] == [
+        tuple(turns),
+        ("First?", "Second?"),
+    ]
 
 
 def test_windows_line_ends_are_read_like_others(tmp_path: Path) -> None:
@@ -46,9 +127,9 @@ def test_the_last_row_needs_no_newline(tmp_path: Path) -> None:
     assert len(load_bench("mt_bench", tmp_path, None)) == 2
 
 
-def test_the_limit_keeps_the_first_questions(tmp_path: Path) -> None:
-    write(tmp_path, row(), row(question_id=82), row(question_id=83))
-    assert [question.id for question in load_bench("mt_bench", tmp_path, 2)] == [81, 82]
+def test_ids_are_taken_from_the_file_and_need_no_order(tmp_path: Path) -> None:
+    write(tmp_path, row(question_id=90), row(question_id="7"), row(question_id=7))
+    assert [question.id for question in load_bench("mt_bench", tmp_path, None)] == [90, "7", 7]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +146,7 @@ def test_the_limit_keeps_the_first_questions(tmp_path: Path) -> None:
         (json.dumps({"question_id": 1, "category": "x"}), "missing required field `turns`"),
         (row(question_id=None), "question_id"),
         (b'{"question_id": 1, "category": "\xff", "turns": []}', "UTF-8"),
-        (row(question_id=81), "already stands in line 1"),
+        (row(question_id=81), "question_id 81 already stands in line 1"),
     ],
 )
 def test_a_bad_row_is_refused_with_file_and_line(
@@ -81,12 +162,6 @@ def test_a_bad_row_beyond_the_limit_is_still_refused(tmp_path: Path) -> None:
     write(tmp_path, row(), "{")
     with pytest.raises(DataError, match=":2: malformed row"):
         load_bench("mt_bench", tmp_path, 1)
-
-
-def test_a_malformed_row_error_says_what_a_row_looks_like(tmp_path: Path) -> None:
-    write(tmp_path, "{")
-    with pytest.raises(DataError, match=r'"question_id": int or str, "category": str, "turns"'):
-        load_bench("mt_bench", tmp_path, None)
 
 
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
@@ -106,19 +181,260 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_questions(tmp_path, "mt_bench", (2,))
 
 
-def test_a_missing_folder_says_how_to_name_it() -> None:
-    with pytest.raises(DataError, match=r"AUTODRAFT_BENCH_DIR is not set. Set AUTODRAFT_BENCH_DIR"):
-        load_bench("mt_bench", None, None)
+# --------------------------------------------------------------------------------------- HumanEval
 
 
-def test_a_missing_file_names_folder_and_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="there is no file .*mt_bench.jsonl.*Set AUTODRAFT_BENCH"):
-        load_bench("mt_bench", tmp_path, None)
+def test_a_humaneval_prompt_is_one_turn_with_every_line_end_kept(tmp_path: Path) -> None:
+    prompt = '\n\ndef helper():\n    return 1\n\ndef f():\n    """1 \u279e 2 \u2264 3"""\n'
+    write_humaneval(tmp_path, humaneval_row(0, prompt=prompt))
+    assert load_bench("humaneval", tmp_path, None) == (
+        Question("HumanEval/0", "humaneval", (prompt,), "humaneval"),
+    )
 
 
-def test_a_benchmark_without_a_loader_lists_those_with_one() -> None:
-    with pytest.raises(ConfigError, match="Available: mt_bench, quick"):
-        load_bench("humaneval", None, None)
+def test_two_humaneval_tasks_may_share_an_entry_point(tmp_path: Path) -> None:
+    write_humaneval(tmp_path, humaneval_row(4), humaneval_row(5))
+    ids = [question.id for question in load_bench("humaneval", tmp_path, None)]
+    assert ids == ["HumanEval/4", "HumanEval/5"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "complaint"),
+    [
+        ("", "the row is empty"),
+        ('{"prompt": "x"}', "missing required field `task_id`"),
+        ('{"task_id": "HumanEval/1"}', "missing required field `prompt`"),
+        (humaneval_row(1, task_id=1), r"Expected `str`, got `int` - at `\$.task_id`"),
+        (humaneval_row(1, prompt=["x"]), r"Expected `str`, got `array` - at `\$.prompt`"),
+        (humaneval_row(1, prompt="\n"), "turn 1 is empty"),
+        (humaneval_row(0), "task_id 'HumanEval/0' already stands in line 1"),
+    ],
+)
+def test_a_bad_humaneval_row_is_refused_with_file_and_line(
+    tmp_path: Path, bad: str, complaint: str
+) -> None:
+    path = write_humaneval(tmp_path, humaneval_row(0), bad)
+    with pytest.raises(DataError, match=complaint) as caught:
+        load_bench("humaneval", tmp_path, None)
+    assert str(caught.value).startswith(f"{path}:2: ")
+
+
+# ------------------------------------------------------------------------------------------- GSM8K
+
+
+def test_gsm8k_questions_are_numbered_by_their_row_from_0(tmp_path: Path) -> None:
+    write_gsm8k(
+        tmp_path,
+        json.dumps({"question": " Two\u00a0pens?\t", "answer": "It is <<1+1=2>>2.\n#### 1,002"}),
+        json.dumps({"question": "The same?"}),
+        json.dumps({"question": "The same?"}),
+    )
+    assert load_bench("gsm8k", tmp_path, None) == (
+        Question(0, "gsm8k", (" Two\u00a0pens?\t",), "gsm8k"),
+        Question(1, "gsm8k", ("The same?",), "gsm8k"),
+        Question(2, "gsm8k", ("The same?",), "gsm8k"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("bad", "complaint"),
+    [
+        ("", "the row is empty"),
+        ('{"answer": "#### 1"}', "missing required field `question`"),
+        ('{"question": null}', "Expected `str`, got `null`"),
+        ('{"question": "\u00a0"}', "turn 1 is empty"),
+    ],
+)
+def test_a_bad_gsm8k_row_is_refused_with_file_and_line(
+    tmp_path: Path, bad: str, complaint: str
+) -> None:
+    path = write_gsm8k(tmp_path, '{"question": "How many?"}', bad)
+    with pytest.raises(DataError, match=complaint) as caught:
+        load_bench("gsm8k", tmp_path, None)
+    assert str(caught.value).startswith(f"{path}:2: ")
+
+
+# -------------------------------------------------------------------------------------- Spec-Bench
+
+
+def test_spec_bench_holds_all_rows_with_the_categories_of_the_file(tmp_path: Path) -> None:
+    small_spec_bench(tmp_path)
+    questions = load_bench("spec_bench", tmp_path, None)
+    assert [question.id for question in questions] == list(range(81, 81 + 26))
+    assert Counter(question.category for question in questions) == dict.fromkeys(
+        [*MT_CATEGORIES, *OTHER_TASKS], 2
+    )
+    assert {question.bench for question in questions} == {"spec_bench"}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_sub_task_of_spec_bench_is_a_benchmark_of_its_own(tmp_path: Path, task: str) -> None:
+    small_spec_bench(tmp_path)
+    questions = load_bench(f"spec_bench:{task}", tmp_path, None)
+    assert {question.bench for question in questions} == {f"spec_bench:{task}"}
+    categories = [question.category for question in questions]
+    assert categories == [
+        name for name in (MT_CATEGORIES if task == "mt_bench" else [task]) for _ in range(2)
+    ]
+
+
+def test_math_is_of_mt_bench_and_math_reasoning_is_not(tmp_path: Path) -> None:
+    write_spec_bench(tmp_path, spec_row(1, "math"), spec_row(2, "math_reasoning"))
+    assert [q.id for q in load_bench("spec_bench:mt_bench", tmp_path, None)] == [1]
+    assert [q.id for q in load_bench("spec_bench:math_reasoning", tmp_path, None)] == [2]
+
+
+@pytest.mark.parametrize(
+    ("bad", "complaint"),
+    [
+        (
+            spec_row(2, "summarisation"),
+            "category 'summarisation' belongs to no sub-task .*writing, ",
+        ),
+        (spec_row(2, "mt_bench"), "category 'mt_bench' belongs to no sub-task"),
+        (spec_row(2, "qa", turns=["a", "b"]), "2 turns; a qa question has 1"),
+        (spec_row(2, "stem", turns=["a"]), "1 turns; a mt_bench question has 2"),
+        (spec_row(2, "rag", turns=[]), "0 turns; a rag question has 1"),
+        (spec_row(1, "rag"), "question_id 1 already stands in line 1"),
+        ('{"question_id": 2, "category": "qa"}', "missing required field `turns`"),
+    ],
+)
+@pytest.mark.parametrize("bench", ["spec_bench", "spec_bench:qa", "cnn_dailymail"])
+def test_a_bad_spec_bench_row_is_refused_whichever_sub_task_was_asked_for(
+    tmp_path: Path, bench: str, bad: dict[str, Any] | str, complaint: str
+) -> None:
+    path = write_spec_bench(tmp_path, spec_row(1, "qa"), bad)
+    with pytest.raises(DataError, match=complaint) as caught:
+        load_bench(bench, tmp_path, None)
+    assert str(caught.value).startswith(f"{path}:2: ")
+
+
+def test_a_sub_task_without_a_question_is_refused(tmp_path: Path) -> None:
+    path = write_spec_bench(tmp_path, spec_row(1, "qa"))
+    with pytest.raises(DataError, match=f"{path}: the file holds no question of the sub-task rag"):
+        load_bench("spec_bench:rag", tmp_path, None)
+
+
+# ------------------------------------------------------------------------------------ CNN/DailyMail
+
+
+def test_cnn_dailymail_is_read_from_its_own_file(tmp_path: Path) -> None:
+    small_spec_bench(tmp_path)
+    write(
+        tmp_path, row(question_id=0, category="news", turns=["Summarize: A."]),
+        name="cnn_dailymail.jsonl",
+    )  # fmt: skip
+    assert load_bench("cnn_dailymail", tmp_path, None) == (
+        Question(0, "news", ("Summarize: A.",), "cnn_dailymail"),
+    )
+
+
+def test_without_that_file_cnn_dailymail_is_the_summarization_of_spec_bench(tmp_path: Path) -> None:
+    small_spec_bench(tmp_path)
+    questions = load_bench("cnn_dailymail", tmp_path, None)
+    assert [question.turns for question in questions] == [
+        question.turns for question in load_bench("spec_bench:summarization", tmp_path, None)
+    ]
+    assert {question.bench for question in questions} == {"cnn_dailymail"}
+    assert {question.category for question in questions} == {"summarization"}
+
+
+def test_a_malformed_cnn_dailymail_file_is_not_passed_over(tmp_path: Path) -> None:
+    small_spec_bench(tmp_path)
+    path = write(tmp_path, row(), name="cnn_dailymail.jsonl")
+    with pytest.raises(DataError, match="2 turns; a cnn_dailymail question has 1") as caught:
+        load_bench("cnn_dailymail", tmp_path, None)
+    assert str(caught.value).startswith(f"{path}:1: ")
+
+
+# ------------------------------------------------------------------------------------------- limit
+
+
+def test_the_limit_keeps_the_first_questions(tmp_path: Path) -> None:
+    write(tmp_path, row(), row(question_id=82), row(question_id=83))
+    assert [question.id for question in load_bench("mt_bench", tmp_path, 2)] == [81, 82]
+    assert len(load_bench("mt_bench", tmp_path, 9)) == 3
+
+
+def test_the_limit_counts_each_sub_task_of_spec_bench_for_itself(tmp_path: Path) -> None:
+    small_spec_bench(tmp_path)
+    questions = load_bench("spec_bench", tmp_path, 1)
+    assert [question.category for question in questions] == ["writing", *OTHER_TASKS]
+    assert [question.id for question in load_bench("spec_bench", tmp_path, 3)] == [
+        81, 82, 83, *range(97, 107),
+    ]  # fmt: skip
+
+
+def test_the_categories_of_mt_bench_are_no_sub_tasks(tmp_path: Path) -> None:
+    small_spec_bench(tmp_path)
+    assert [q.category for q in load_bench("spec_bench:mt_bench", tmp_path, 3)] == [
+        "writing",
+        "writing",
+        "roleplay",
+    ]
+    write(tmp_path, *(row(question_id=i, category=name) for i, name in enumerate(MT_CATEGORIES)))
+    assert len(load_bench("mt_bench", tmp_path, 3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("bench", "category", "part"),
+    [
+        ("spec_bench", "math", "mt_bench"),
+        ("spec_bench", "math_reasoning", "math_reasoning"),
+        ("spec_bench:mt_bench", "math", "spec_bench:mt_bench"),
+        ("mt_bench", "math", "mt_bench"),
+        ("quick", "chat", "quick"),
+    ],
+)
+def test_only_spec_bench_has_parts(bench: str, category: str, part: str) -> None:
+    assert subtask(bench, category) == part
+
+
+# ------------------------------------------------------------------------------- names and folders
+
+
+def test_every_benchmark_that_a_configuration_may_name_can_be_read() -> None:
+    assert AVAILABLE_BENCHES == BENCHES
+
+
+def test_an_unknown_benchmark_lists_those_that_can_be_read() -> None:
+    with pytest.raises(ConfigError, match="Available: mt_bench, humaneval, .*, quick"):
+        load_bench("alpaca", None, None)
+
+
+@pytest.mark.parametrize("bench", [bench for bench in AVAILABLE_BENCHES if bench != "quick"])
+def test_a_missing_folder_or_file_says_which_file_and_how_to_name_it(
+    tmp_path: Path, bench: str
+) -> None:
+    file = f"{bench.partition(':')[0]}.jsonl"
+    with pytest.raises(DataError, match=f"AUTODRAFT_BENCH_DIR is not set. Set .* holds {file}"):
+        load_bench(bench, None, None)
+    with pytest.raises(
+        DataError, match=f"there is no file {tmp_path / file} .*Set AUTODRAFT_BENCH"
+    ):
+        load_bench(bench, tmp_path, None)
+
+
+def test_a_missing_cnn_dailymail_names_both_files(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds cnn_dailymail.jsonl or spec_bench.jsonl"):
+        load_bench("cnn_dailymail", tmp_path, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "bench", "form"),
+    [
+        ("mt_bench.jsonl", "mt_bench", r'"question_id": int or str, "category": str, "turns"'),
+        ("spec_bench.jsonl", "spec_bench", r'"question_id": int or str, "category": str, "turns"'),
+        ("humaneval.jsonl", "humaneval", r'{"task_id": str, "prompt": str}'),
+        ("gsm8k.jsonl", "gsm8k", r'{"question": str}'),
+    ],
+)
+def test_a_malformed_row_error_says_what_a_row_looks_like(
+    tmp_path: Path, name: str, bench: str, form: str
+) -> None:
+    write(tmp_path, "{", name=name)
+    with pytest.raises(DataError, match=f"Expected one JSON object a line: .*{form}"):
+        load_bench(bench, tmp_path, None)
 
 
 def test_the_bundled_questions_need_no_folder_and_begin_with_four_kinds() -> None:
@@ -134,12 +450,109 @@ def test_the_bundled_questions_need_no_folder_and_begin_with_four_kinds() -> Non
     assert {question.category for question in questions if len(question.turns) == 2} == {"two_turn"}
 
 
-@pytest.mark.skipif(
-    "AUTODRAFT_BENCH_DIR" not in os.environ,
-    reason="AUTODRAFT_BENCH_DIR does not name a folder of benchmark files",
-)
-def test_the_real_mt_bench_has_80_two_turn_questions_81_to_160() -> None:
-    questions = load_bench("mt_bench", Path(os.environ["AUTODRAFT_BENCH_DIR"]), None)
+# --------------------------------------------------------------------------- the published files
+
+
+@pytest.fixture
+def real() -> Path:
+    """Return the folder of the published files; a test without it is skipped."""
+    folder = os.environ.get("AUTODRAFT_BENCH_DIR")
+    if folder is None:
+        pytest.skip("AUTODRAFT_BENCH_DIR does not name a folder of benchmark files")
+    return Path(folder)
+
+
+def longest(questions: tuple[Question, ...], turn: int = 0) -> tuple[int, int | str]:
+    """Return the characters and the id of the longest message."""
+    return max((len(question.turns[turn]), question.id) for question in questions)
+
+
+def count(questions: tuple[Question, ...], text: str) -> int:
+    return sum(turn.count(text) for question in questions for turn in question.turns)
+
+
+def test_the_real_mt_bench_has_80_two_turn_questions_81_to_160(real: Path) -> None:
+    questions = load_bench("mt_bench", real, None)
     assert [question.id for question in questions] == list(range(81, 161))
     assert {len(question.turns) for question in questions} == {2}
-    assert len({question.category for question in questions}) == 8
+    assert [question.category for question in questions] == [
+        name for name in MT_CATEGORIES for _ in range(10)
+    ]
+    assert longest(questions) == (1642, 138)
+    assert longest(questions, turn=1) == (1117, 157)
+
+
+def test_the_real_humaneval_has_164_prompts_with_their_line_ends(real: Path) -> None:
+    questions = load_bench("humaneval", real, None)
+    assert [question.id for question in questions] == [f"HumanEval/{i}" for i in range(164)]
+    prompts = [question.turns[0] for question in questions]
+    assert {len(question.turns) for question in questions} == {1}
+    assert sum(prompt.startswith("\n") for prompt in prompts) == 142
+    assert all(prompt.endswith("\n") for prompt in prompts)
+    not_ascii = [prompt for prompt in prompts if not prompt.isascii()]
+    assert len(not_ascii) == 10
+    assert all("\u279e" in prompt or "\u2264" in prompt for prompt in not_ascii)
+    assert longest(questions) == (1360, "HumanEval/129")
+
+
+def test_the_real_spec_bench_has_480_questions_in_six_sub_tasks_of_80(real: Path) -> None:
+    questions = load_bench("spec_bench", real, None)
+    assert [question.id for question in questions] == list(range(81, 561))
+    assert [subtask(question.bench, question.category) for question in questions] == [
+        task for task in TASKS for _ in range(80)
+    ]
+    assert [len(question.turns) for question in questions] == [2] * 80 + [1] * 400
+    assert longest(questions) == (6847, 288)
+    assert count(questions, "\u00a0") == 113
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_real_sub_task_has_80_questions(real: Path, number: int) -> None:
+    questions = load_bench(f"spec_bench:{TASKS[number]}", real, None)
+    first = 81 + 80 * number
+    assert [question.id for question in questions] == list(range(first, first + 80))
+
+
+def test_the_limit_of_10_keeps_60_questions_of_the_real_spec_bench(real: Path) -> None:
+    questions = load_bench("spec_bench", real, 10)
+    parts = Counter(subtask(question.bench, question.category) for question in questions)
+    assert parts == dict.fromkeys(TASKS, 10)
+    assert [q.id for q in questions[:20]] == [*range(81, 91), *range(161, 171)]
+
+
+def test_the_real_translation_and_summarization_keep_their_instruction(real: Path) -> None:
+    for task, start in [
+        ("translation", "Translate German to English: "),
+        ("summarization", "Summarize: "),
+    ]:
+        questions = load_bench(f"spec_bench:{task}", real, None)
+        assert all(question.turns[0].startswith(start) for question in questions)
+
+
+def test_the_first_sub_task_of_the_real_spec_bench_is_mt_bench(real: Path) -> None:
+    assert [(q.id, q.turns) for q in load_bench("spec_bench:mt_bench", real, None)] == [
+        (q.id, q.turns) for q in load_bench("mt_bench", real, None)
+    ]
+
+
+def test_the_real_gsm8k_has_1319_questions_numbered_from_0(real: Path) -> None:
+    questions = load_bench("gsm8k", real, None)
+    assert [question.id for question in questions] == list(range(1319))
+    assert longest(questions) == (848, 1077)
+    assert longest(load_bench("gsm8k", real, 200)) == (615, 144)
+    assert [q.id for q in questions if "\u00a0" in q.turns[0]] == [105, 223, 576]
+
+
+def test_the_real_math_reasoning_is_part_of_gsm8k(real: Path) -> None:
+    rows = {question.turns[0]: question.id for question in load_bench("gsm8k", real, None)}
+    found = {q.id: rows[q.turns[0]] for q in load_bench("spec_bench:math_reasoning", real, None)}
+    assert len(found) == 80
+    assert [found[i] for i in (421, 428, 449, 451)] == [152, 119, 82, 39]
+
+
+def test_the_real_cnn_dailymail_has_80_articles(real: Path) -> None:
+    if (real / "cnn_dailymail.jsonl").exists():
+        pytest.skip("the folder has a file of its own for CNN/DailyMail")
+    questions = load_bench("cnn_dailymail", real, None)
+    assert [question.id for question in questions] == list(range(241, 321))
+    assert len(load_bench("cnn_dailymail", real, 7)) == 7
