@@ -9,7 +9,5 @@ if [[ -z ${PYTHON:-} ]]; then
   [[ ! -x $root/.venv/bin/python ]] || PYTHON=$root/.venv/bin/python
 fi
 
-# Draft and target often share a machine and take turns: idle threads must not spin.
-export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-PASSIVE}"
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 exec "$PYTHON" -m autodraft target "$@"

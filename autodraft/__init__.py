@@ -7,6 +7,8 @@ imported only when an engine or a server is made.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from autodraft.settings import wait_passively as _wait_passively
+
 if TYPE_CHECKING:
     from autodraft.api import Autodraft, serve_target
     from autodraft.config import ExperimentConfig, MethodSpec, ServerConfig
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
     from autodraft.records import GenerationResult, RequestRecord, RoundRecord
 
 __version__: Final = "0.1.0"
+
+# Here, because every import of AutoDraft passes here first, and torch reads it when it is imported.
+_wait_passively()
 
 _HOMES: Final = {
     "Autodraft": "autodraft.api",

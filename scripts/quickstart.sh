@@ -12,8 +12,6 @@ bash "$root/scripts/setup_env.sh"
 export PYTHON=$root/.venv/bin/python
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export HF_HUB_OFFLINE=1
-# Draft and target share this machine and take turns: idle threads must not spin.
-export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-PASSIVE}"
 
 "$PYTHON" -m autodraft doctor --prepare
 

@@ -3,7 +3,3 @@
 Knows nothing of sockets, policies or prices. Importing the package alone imports neither torch nor
 transformers; its modules do.
 """
-
-from autodraft.settings import wait_passively
-
-wait_passively()  # before the first module of this package imports torch

@@ -27,6 +27,31 @@ def run_python(code: str) -> str:
     return done.stdout.strip()
 
 
+WATCH_TORCH = """
+import os, sys
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            print(os.environ.get("OMP_WAIT_POLICY"))
+
+sys.meta_path.insert(0, Watch())
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["autodraft.api", "autodraft.engine.drafter", "autodraft.models.loader"]
+)
+@pytest.mark.parametrize(("given", "seen"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_idle_threads_sleep_before_torch_is_imported_unless_the_user_says_otherwise(
+    module: str, given: str | None, seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", given)
+    assert run_python(f"{WATCH_TORCH}\nimport {module}").splitlines()[0] == seen
+
+
 def test_the_public_names_are_these() -> None:
     assert autodraft.__all__ == [
         "Autodraft",
