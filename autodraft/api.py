@@ -17,7 +17,18 @@ from typing import Any, Final
 import msgspec
 
 from autodraft import __version__
-from autodraft.config import ExperimentConfig, MethodSpec, ModelsConfig, RuntimeConfig, ServerConfig
+from autodraft.config import (
+    DEFAULT_HOST,
+    DEFAULT_MAX_NEW_TOKENS,
+    DEFAULT_METHOD,
+    DEFAULT_PORT,
+    DEFAULT_SERVER_NAME,
+    ExperimentConfig,
+    MethodSpec,
+    ModelsConfig,
+    RuntimeConfig,
+    ServerConfig,
+)
 from autodraft.decoding.stopping import StopRules, answer_limit
 from autodraft.decoding.text import TextStream
 from autodraft.engine.drafter import Drafter
@@ -39,7 +50,6 @@ from autodraft.records import GenerationResult
 from autodraft.settings import client_token, ensure_token, token_origin
 from autodraft.transport.client import Link
 
-DEFAULT_METHOD: Final = "opt_tree"
 PINGS: Final = 5
 
 Messages = Sequence[Mapping[str, str]]
@@ -60,10 +70,10 @@ class Autodraft:
         target_model: str,
         draft_quantization: str = "none",
         target_quantization: str | None = None,
-        target_host: str = "127.0.0.1",
-        target_port: int = 26001,
+        target_host: str = DEFAULT_HOST,
+        target_port: int = DEFAULT_PORT,
         *,
-        server_name: str = "autodraft",
+        server_name: str = DEFAULT_SERVER_NAME,
         tokenizer: str | None = None,
         device_map: str = "auto",
         dtype: str = "auto",
@@ -214,7 +224,7 @@ class Autodraft:
         messages: Messages | None = None,
         prompt_ids: Sequence[int] | None = None,
         method: MethodSpec | str = DEFAULT_METHOD,
-        max_new_tokens: int = 256,
+        max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
     ) -> GenerationResult:
         """Answer one prompt; connects first where that has not been done.
 
@@ -244,7 +254,7 @@ class Autodraft:
         messages: Messages | None = None,
         prompt_ids: Sequence[int] | None = None,
         method: MethodSpec | str = DEFAULT_METHOD,
-        max_new_tokens: int = 256,
+        max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
         on_end: Callable[[GenerationResult], None] | None = None,
     ) -> Iterator[str]:
         """Answer one prompt and yield its text as it becomes certain; raises as ``run`` does.
@@ -383,8 +393,8 @@ def _result(text: str, request: Request) -> GenerationResult:
 
 def serve_target(
     host: str = "0.0.0.0",
-    port: int = 26001,
-    server_name: str = "autodraft",
+    port: int = DEFAULT_PORT,
+    server_name: str = DEFAULT_SERVER_NAME,
     hf_token: str | None = None,
     *,
     on_ready: Callable[[str], None] | None = None,

@@ -14,6 +14,11 @@ from typing import Final
 from autodraft import __version__
 from autodraft.config import (
     AVAILABLE_METHODS,
+    DEFAULT_HOST,
+    DEFAULT_MAX_NEW_TOKENS,
+    DEFAULT_METHOD,
+    DEFAULT_PORT,
+    DEFAULT_SERVER_NAME,
     DTYPES,
     METHOD_NAMES,
     QUANTIZATIONS,
@@ -128,12 +133,14 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     add("prompt", help="the user's turn; - reads it from standard input")
     add("--target-model", required=True, metavar="MODEL")
     add("--draft-model", required=True, metavar="MODEL")
-    add("--target-host", default="127.0.0.1", help="the target server (%(default)s)")
-    add("--target-port", type=int, default=_DEFAULTS.port, help="its port (%(default)s)")
-    add("--server-name", default=_DEFAULTS.server_name, help="its name (%(default)s)")
+    add("--target-host", default=DEFAULT_HOST, help="the target server (%(default)s)")
+    add("--target-port", type=int, default=DEFAULT_PORT, help="its port (%(default)s)")
+    add("--server-name", default=DEFAULT_SERVER_NAME, help="its name (%(default)s)")
     names = [name for name in METHOD_NAMES if name in AVAILABLE_METHODS]
-    add("--method", default="opt_tree", help=f"one of {', '.join(names)} (default: %(default)s)")
-    add("--max-new-tokens", type=int, default=256)
+    add(
+        "--method", default=DEFAULT_METHOD, help=f"one of {', '.join(names)} (default: %(default)s)"
+    )
+    add("--max-new-tokens", type=int, default=DEFAULT_MAX_NEW_TOKENS)
     add("--device-map", default="auto", help="device of the draft (%(default)s)")
     add("--dtype", choices=DTYPES, default="auto")
     add("--draft-quantization", choices=QUANTIZATIONS, default="none")

@@ -10,4 +10,4 @@ JOULES_PER_KWH: Final = 3.6e6
 BYTES_PER_GB: Final = 1e9
 TOKENS_PER_MILLION: Final = 1e6
 MS_PER_S: Final = 1e3
-BITS_PER_BYTE: Final = 8
+US_PER_S: Final = 1e6

@@ -9,12 +9,14 @@ from autodraft.config.experiment import (
     AVAILABLE_METHODS,
     BLOCKS,
     CHAIN_D_WHEN_AUTO,
+    DEFAULT_METHOD,
     SWITCHES,
     ExperimentConfig,
     MethodSpec,
 )
 from autodraft.config.methods import (
     ABLATION_MODES,
+    DEFAULT_MAX_NEW_TOKENS,
     METHOD_IDS,
     METHOD_NAMES,
     AlgorithmsConfig,
@@ -25,6 +27,9 @@ from autodraft.config.methods import (
 from autodraft.config.server import ServerConfig
 from autodraft.config.setup import (
     BENCHES,
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    DEFAULT_SERVER_NAME,
     DTYPES,
     OBJECTIVES,
     QUANTIZATIONS,
@@ -42,6 +47,11 @@ __all__ = [
     "BENCHES",
     "BLOCKS",
     "CHAIN_D_WHEN_AUTO",
+    "DEFAULT_HOST",
+    "DEFAULT_MAX_NEW_TOKENS",
+    "DEFAULT_METHOD",
+    "DEFAULT_PORT",
+    "DEFAULT_SERVER_NAME",
     "DTYPES",
     "METHOD_IDS",
     "METHOD_NAMES",

@@ -33,6 +33,8 @@ from autodraft.errors import ConfigError
 
 AVAILABLE_METHODS: Final = frozenset({"server_only", "chain", "fixed_tree", "opt_tree"})
 CHAIN_D_WHEN_AUTO: Final = 4
+DEFAULT_METHOD: Final = "opt_tree"
+"""The method of a single request that names none."""
 
 SWITCHES: Final = {  # method name -> the switch that asks for it, in the order of the tables
     "server_only": "enable_server_only_ar",

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Final
 from autodraft.config.base import Block
 from autodraft.config.knob import Choice, Each, Flag, Number, OrWord, Whole, knob
 
+DEFAULT_MAX_NEW_TOKENS: Final = 256
+
 METHOD_IDS: Final = ("server_only", "chain", "fixed_tree", "opt_tree", "autodraft", "lookup")
 AT_SERVER: Final = "@server"
 METHOD_NAMES: Final = METHOD_IDS + tuple(name + AT_SERVER for name in METHOD_IDS[1:])
@@ -298,7 +300,7 @@ class RunConfig(Block):
     max_new_tokens: Annotated[
         int,
         knob("MAX_NEW_TOKENS", Whole(1, 1_000_000), "Most tokens of one answer.", unit="tokens"),
-    ] = 256
+    ] = DEFAULT_MAX_NEW_TOKENS
     repeats: Annotated[
         int, knob("REPEATS", Whole(1, 10_000), "Times that everything is asked.", unit="times")
     ] = 1

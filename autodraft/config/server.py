@@ -8,8 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from autodraft.config.base import Strict
-
-DEFAULT_PORT = 26_001
+from autodraft.config.setup import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_SERVER_NAME
 
 
 class ServerConfig(Strict):
@@ -32,9 +31,9 @@ class ServerConfig(Strict):
         max_depth: Deepest tree a round may send.
     """
 
-    host: str = "127.0.0.1"
+    host: str = DEFAULT_HOST
     port: int = Field(default=DEFAULT_PORT, ge=0, le=65_535)
-    server_name: str = Field(default="autodraft", min_length=1, max_length=128)
+    server_name: str = Field(default=DEFAULT_SERVER_NAME, min_length=1, max_length=128)
     base_model_path: str | None = None
     quantization: Literal["none", "4bit", "8bit"] = "none"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"

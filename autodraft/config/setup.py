@@ -11,6 +11,10 @@ from pydantic import Field
 from autodraft.config.base import Block
 from autodraft.config.knob import Choice, Each, Number, OrWord, Text, Whole, knob
 
+DEFAULT_HOST: Final = "127.0.0.1"
+DEFAULT_PORT: Final = 26_001
+DEFAULT_SERVER_NAME: Final = "autodraft"
+
 OBJECTIVES: Final = ("total_cost", "api_cost", "draft_energy", "target_energy")
 QUANTIZATIONS: Final = ("none", "4bit", "8bit")
 DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
@@ -59,10 +63,10 @@ class RuntimeConfig(Block):
 
     target_host: Annotated[
         str, knob("TARGET_HOST", _HOST, "Address of the target server, as the client reaches it.")
-    ] = "127.0.0.1"
+    ] = DEFAULT_HOST
     target_port: Annotated[
         int, knob("TARGET_PORT", Whole(1, 65_535), "Port that the target server listens on.")
-    ] = 26_001
+    ] = DEFAULT_PORT
     server_name: Annotated[
         str,
         knob(
@@ -70,7 +74,7 @@ class RuntimeConfig(Block):
             _LABEL,
             "Must equal the server's `--server-name`; part of the keys of profiles and curves.",
         ),
-    ] = "autodraft"
+    ] = DEFAULT_SERVER_NAME
     device_map: Annotated[
         str,
         knob(

@@ -21,11 +21,10 @@ from autodraft.protocol.codec import (
 )
 from autodraft.transport.client import Link
 from autodraft.tree.draft_tree import DraftTree
+from autodraft.units import US_PER_S
 
 LOAD_TIMEOUT_S: Final = 1800.0
 """A lazy server may have to fetch and load a large model before it can say welcome."""
-
-_S_PER_US: Final = 1e-6
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,7 @@ class RemoteTarget:
         """Wait for the session and its prefill, and return the first token of the answer."""
         self._link.receive(msg.Opened)
         reply = self._link.receive(msg.Prefilled)
-        return Step([reply.token], reply.queue_us * _S_PER_US)
+        return Step([reply.token], reply.queue_us / US_PER_S)
 
     def verify(self, tree: DraftTree) -> Verdict:
         """Send one round's tree and wait for the verdict."""
@@ -141,7 +140,7 @@ class RemoteTarget:
                 f"The server answered round {reply.round} where {self._round} was asked."
             )
         path = unpack_path(reply.path, tree.num_nodes)
-        return Verdict(path, reply.bonus, reply.queue_us * _S_PER_US, reply.forward_us * _S_PER_US)
+        return Verdict(path, reply.bonus, reply.queue_us / US_PER_S, reply.forward_us / US_PER_S)
 
     def generate(self) -> Iterator[Step]:
         """Let the server decode to the end of the answer and yield its stream.
@@ -154,7 +153,7 @@ class RemoteTarget:
             while not ended:
                 piece = self._link.receive(msg.Tokens)
                 ended = piece.last
-                yield Step(unpack_tokens(piece.tokens).tolist(), piece.queue_us * _S_PER_US)
+                yield Step(unpack_tokens(piece.tokens).tolist(), piece.queue_us / US_PER_S)
         except GeneratorExit:
             self._link.send(msg.Stop())
             while not ended:
@@ -164,7 +163,7 @@ class RemoteTarget:
     def close_session(self) -> Bill:
         """End the session and return its bill."""
         closed = self._link.request(msg.Close(), msg.Closed)
-        return Bill(closed.forwards, closed.busy_us * _S_PER_US, closed.held_us * _S_PER_US)
+        return Bill(closed.forwards, closed.busy_us / US_PER_S, closed.held_us / US_PER_S)
 
     def ping(self) -> float:
         """Return the seconds of one empty round trip."""

@@ -33,8 +33,7 @@ from autodraft.protocol.codec import (
     unpack_tokens,
 )
 from autodraft.transport.server import Door, Sender
-
-_US_PER_S: Final = 1e6
+from autodraft.units import US_PER_S
 
 _FINISH: Final[dict[FinishReason | None, msg.Finish]] = {
     None: msg.Finish.RUNNING,
@@ -46,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 def _us(seconds: float) -> int:
-    return round(seconds * _US_PER_S)
+    return round(seconds * US_PER_S)
 
 
 @dataclass

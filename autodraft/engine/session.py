@@ -34,6 +34,7 @@ class Progress:
         rules: When it ends.
         context: Committed token ids, prompt included.
         meters: Energy meters.
+        node_budget: Most nodes a round sends: the method's wish, within what the server allows.
         output: Tokens of the answer.
         finish: Why it has ended; None while it goes on.
         rounds: Records of its speculative rounds.
@@ -45,6 +46,7 @@ class Progress:
     rules: StopRules
     context: list[int]
     meters: Meters
+    node_budget: int
     output: list[int] = field(default_factory=list)
     finish: FinishReason | None = None
     rounds: list[RoundRecord] = field(default_factory=list)
@@ -146,11 +148,9 @@ class Speculative:
     def _round(self, progress: Progress) -> list[int]:
         context_tokens, before = len(progress.context), progress.target.traffic
         started = time.perf_counter()
-        welcome = progress.target.welcome
         # The bonus token takes one of the tokens that are left.
-        max_depth = min(progress.remaining - 1, welcome.max_depth)
-        node_budget = min(self.node_budget, welcome.max_nodes)
-        draft = self._drafter.draft(progress.context, self._policy, max_depth, node_budget)
+        max_depth = min(progress.remaining - 1, progress.target.welcome.max_depth)
+        draft = self._drafter.draft(progress.context, self._policy, max_depth, progress.node_budget)
         drafted = time.perf_counter()
         verdict = progress.target.verify(draft.tree)
         verified = time.perf_counter()
@@ -229,7 +229,8 @@ class Request:
     ) -> None:
         self._method = method
         self._prompt = prompt
-        self._progress = Progress(target, rules, list(prompt), meters)
+        node_budget = min(method.node_budget, target.welcome.max_nodes)
+        self._progress = Progress(target, rules, list(prompt), meters, node_budget)
         self._record: RequestRecord | None = None
 
     @property
@@ -249,8 +250,7 @@ class Request:
         traffic = target.traffic
         started = time.perf_counter()
         try:
-            node_budget = min(method.node_budget, target.welcome.max_nodes)
-            target.open(progress.rules.max_new_tokens, node_budget, method.label)
+            target.open(progress.rules.max_new_tokens, progress.node_budget, method.label)
             target.send_prompt(self._prompt)
             progress.draft_s = method.prefill(self._prompt, progress.rules.max_new_tokens)
             first = progress.take(target.first_token())
