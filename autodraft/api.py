@@ -31,8 +31,7 @@ from autodraft.config import (
 )
 from autodraft.decoding.stopping import StopRules, answer_limit
 from autodraft.decoding.text import TextStream
-from autodraft.engine.drafter import Drafter
-from autodraft.engine.methods import make_method
+from autodraft.engine.methods import DraftSide, make_method
 from autodraft.engine.remote import RemoteTarget, TargetWish
 from autodraft.engine.service import TargetService
 from autodraft.engine.session import Meters, Request
@@ -46,6 +45,7 @@ from autodraft.models.tokenizer import (
     draft_only_ids,
     require_compatible,
 )
+from autodraft.protocol.messages import Welcome
 from autodraft.records import GenerationResult
 from autodraft.settings import client_token, ensure_token, token_origin
 from autodraft.transport.client import Link
@@ -58,7 +58,8 @@ Messages = Sequence[Mapping[str, str]]
 class Autodraft:
     """A draft model on this machine, and a link to a target server that verifies for it.
 
-    The draft model is loaded once, on ``connect`` or the first run. Usable as a context manager::
+    The draft model is loaded once: on ``connect``, or the first run, where the configuration asks
+    for a method that drafts with it, else when such a method is run. Usable as a context manager::
 
         with Autodraft(draft_model=DRAFT, target_model=TARGET, target_host=HOST) as engine:
             print(engine.run("Why is the sky blue?").text)
@@ -138,7 +139,7 @@ class Autodraft:
         self._target: RemoteTarget | None = None
         self._draft: LoadedModel | None = None
         self._tokenizer: Tokenizer | None = None
-        self._drafter: Drafter | None = None
+        self._side = DraftSide()
         objective = config.objective
         self._meters = Meters(
             draft=ModelledMeter(objective.draft_watts, objective.draft_idle_watts),
@@ -178,12 +179,17 @@ class Autodraft:
         if self._tokenizer is None:
             self._tokenizer = Tokenizer.load(models.tokenizer_path, hf_token=self._hf_token)
         welcome = target.welcome
-        theirs = TokenizerIdentity(welcome.tokenizer_hash, welcome.added_tokens)
-        if self._tokenizer.fingerprint() != theirs.fingerprint:
+        if self._tokenizer.fingerprint() != welcome.tokenizer_hash:
             raise TokenizerMismatch(
                 f"The tokenizer {models.tokenizer_path!r} is not that of the target "
                 f"{welcome.model!r} on the server. Correct TOKENIZER_PATH, or leave it out."
             )
+        self._side.runner = None  # what it was checked against was another connection's target
+        if self._config.needs_draft_model:
+            self._load_draft(welcome)
+
+    def _load_draft(self, welcome: Welcome) -> None:
+        models = self._config.models
         if self._draft is None:
             self._draft = load_model(
                 ModelSource(
@@ -192,15 +198,17 @@ class Autodraft:
                     dtype=models.dtype,
                     device_map=self._config.runtime.device_map,
                     hf_token=self._hf_token,
+                    drafts=True,
                 )
             )
+        theirs = TokenizerIdentity(welcome.tokenizer_hash, welcome.added_tokens)
         ours = self._draft.tokenizer.identity
         names = {"target_name": welcome.model, "draft_name": models.draft_model_path}
         require_compatible(theirs, ours, **names)
         # Rows of the draft's head that the target does not have are padding.
         padding = range(welcome.vocab_size, self._draft.runner.vocab_size)
-        excluded = sorted(draft_only_ids(theirs, ours).union(padding))
-        self._drafter = Drafter(self._draft.runner, excluded)
+        self._side.excluded = sorted(draft_only_ids(theirs, ours).union(padding))
+        self._side.runner = self._draft.runner
 
     def measure_rtt(self) -> float:
         """Return the median seconds of an empty round trip to the server."""
@@ -282,23 +290,17 @@ class Autodraft:
             on_end(_result("".join(pieces), request))
 
     def describe(self) -> dict[str, Any]:
-        """Return models, devices and versions of both sides, for a manifest."""
+        """Return models, devices and versions of both sides, for a manifest.
+
+        ``draft`` is None as long as no draft model was needed.
+        """
         welcome = self._connected().welcome
         draft = self._draft
-        assert draft is not None
         hidden = {"added_tokens", "eos_ids"}
         target = msgspec.structs.asdict(welcome)
         return {
             "target": {key: value for key, value in target.items() if key not in hidden},
-            "draft": {
-                "model": draft.source.name,
-                "revision": draft.revision,
-                "quantization": draft.source.quantization,
-                "dtype": draft.runner.dtype,
-                "device": draft.runner.device,
-                "device_name": self._config.runtime.draft_device_name
-                or device_label(draft.runner.device),
-            },
+            "draft": draft and _described(draft, self._config.runtime.draft_device_name),
             "tokenizer": self._text_side.name,
             "client": {
                 "autodraft": __version__,
@@ -366,9 +368,10 @@ class Autodraft:
                 f"1 to {target.welcome.max_context - 1}. Shorten it, or start the server with a "
                 "larger --max-context where the model allows it."
             )
-        assert self._drafter is not None
+        if spec.needs_draft_model and self._side.runner is None:
+            self._load_draft(target.welcome)
         rules = StopRules(frozenset(target.welcome.eos_ids), limit)
-        return Request(target, make_method(spec, self._drafter), prompt, rules, self._meters)
+        return Request(target, make_method(spec, self._side), prompt, rules, self._meters)
 
     @contextlib.contextmanager
     def _link_dropped_on_error(self) -> Iterator[None]:
@@ -378,6 +381,17 @@ class Autodraft:
         except (AutodraftError, KeyboardInterrupt):
             self.close()
             raise
+
+
+def _described(draft: LoadedModel, device_name: str | None) -> dict[str, Any]:
+    return {
+        "model": draft.source.name,
+        "revision": draft.revision,
+        "quantization": draft.source.quantization,
+        "dtype": draft.runner.dtype,
+        "device": draft.runner.device,
+        "device_name": device_name or device_label(draft.runner.device),
+    }
 
 
 def _result(text: str, request: Request) -> GenerationResult:

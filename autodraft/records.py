@@ -19,9 +19,9 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         round: Number of the round in its request, from 1. Prefill is not a round.
         context_tokens: Committed tokens (prompt and output) when the round began.
-        width: Most frontier nodes expanded in one level; 0 when nothing was drafted.
+        width: Most frontier nodes expanded in one level; 0 where the draft model expanded none.
         depth: Depth of the deepest node sent.
-        drafted_nodes: Nodes the draft model proposed, sent or not.
+        drafted_nodes: Nodes proposed, sent or not.
         num_nodes: Nodes sent to the target, root excluded.
         accepted_length: Drafted tokens kept (0 … depth), before the cut at EOS or a limit.
         emitted_tokens: Tokens added to the output, bonus token included, after that cut.
@@ -67,11 +67,11 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
         total_s: Submit to last token, at the client.
         rounds: Speculative rounds; for plain decoding on the server, single-token steps.
         round_tokens: Tokens emitted by those rounds, so that MAT is ``round_tokens / rounds``.
-        drafted_nodes: Nodes proposed by the draft.
+        drafted_nodes: Nodes proposed, sent or not.
         sent_nodes: Nodes sent to the target.
         accepted_tokens: Drafted tokens kept.
         target_forwards: Forwards of the target model, prefill included.
-        draft_s: Draft compute, prefill included; ``None`` without a draft model.
+        draft_s: Time spent drafting, prefill included; ``None`` where the user does not draft.
         target_busy_s: Model compute on the billed machine: prefill, verification, decoding.
         target_held_s: Wall time the server held the session, from open to close.
         queue_s: Time the request waited for the target model.

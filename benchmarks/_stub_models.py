@@ -24,7 +24,7 @@ VOCAB_SIZE: Final = 151_936
 FIRST_ID: Final = 65_536
 """Lowest token id used: every id on the wire needs its third byte."""
 TARGET_LAYERS: Final = 30
-DRAFT_LAYERS: Final = 2
+DRAFT_LAYERS: Final = 4
 
 
 def next_tokens(tokens: IntArray) -> IntArray:

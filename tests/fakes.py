@@ -21,9 +21,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 from transformers.utils import logging as transformers_logging
 
 from autodraft.decoding.stopping import StopRules
-from autodraft.engine.drafter import Drafter
+from autodraft.engine.drafter import DraftSource
 from autodraft.engine.remote import RemoteTarget, TargetWish
-from autodraft.engine.session import Meters, Request, Speculative
+from autodraft.engine.session import Meters, Method, Request, Speculative
 from autodraft.engine.verifier import Verifier
 from autodraft.models.runner import ModelRunner
 from autodraft.policy import Policy
@@ -99,6 +99,16 @@ def tiny_model(
 def tiny_runner(family: str = "llama", seed: int = 0, **options: Any) -> ModelRunner:
     """Wrap a tiny model; options as for ``tiny_model``."""
     return ModelRunner(tiny_model(family, seed, **options), f"tiny {family}")
+
+
+def memoryless_model(seed: int = 0) -> Any:
+    """Build a tiny model that sees the last token only, so that its answers soon go in a circle."""
+    model = tiny_model(seed=seed)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+    return model
 
 
 def greedy_reference(
@@ -289,16 +299,29 @@ class Answer:
 
 def speculate(
     target: ModelRunner,
-    drafter: Drafter,
+    drafter: DraftSource,
     policy: Policy,
     prompt: Sequence[int],
     max_new_tokens: int,
     eos_ids: Sequence[int] = (),
     **welcome: Any,
 ) -> Answer:
-    """Answer a prompt by the library's own round loop over a loopback link."""
+    """Answer a prompt by drafter and policy, in the library's own round loop."""
+    method = Speculative("test", policy, drafter)
+    return answer_by(method, target, prompt, max_new_tokens, eos_ids, **welcome)
+
+
+def answer_by(
+    method: Method,
+    target: ModelRunner,
+    prompt: Sequence[int],
+    max_new_tokens: int,
+    eos_ids: Sequence[int] = (),
+    **welcome: Any,
+) -> Answer:
+    """Answer a prompt by a method over a loopback link."""
     link = LoopbackLink(target, eos_ids, **welcome)
     remote = RemoteTarget(link, TargetWish("loopback"))
     rules = StopRules(frozenset(eos_ids), max_new_tokens)
-    request = Request(remote, Speculative("test", policy, drafter), prompt, rules, Meters())
+    request = Request(remote, method, prompt, rules, Meters())
     return Answer([token for block in request for token in block], request, link)

@@ -8,7 +8,7 @@ sockets.
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from autodraft.config.base import Block, Strict
 from autodraft.config.knob import did_you_mean
@@ -16,6 +16,7 @@ from autodraft.config.methods import (
     AT_SERVER,
     METHOD_IDS,
     METHOD_NAMES,
+    WITH_DRAFT_MODEL,
     AlgorithmsConfig,
     RunConfig,
     SamplingConfig,
@@ -31,7 +32,7 @@ from autodraft.config.setup import (
 )
 from autodraft.errors import ConfigError
 
-AVAILABLE_METHODS: Final = frozenset({"server_only", "chain", "fixed_tree", "opt_tree"})
+AVAILABLE_METHODS: Final = frozenset({"server_only", "chain", "fixed_tree", "opt_tree", "lookup"})
 CHAIN_D_WHEN_AUTO: Final = 4
 DEFAULT_METHOD: Final = "opt_tree"
 """The method of a single request that names none."""
@@ -59,6 +60,7 @@ class MethodSpec(Strict):
         max_depth: Greatest depth of a tree, edges from the root.
         node_budget: Most drafted nodes sent in a round, root excluded.
         variant: What tells apart two specs of one method, for example ``_d2``.
+        retrieval: Graft retrieved continuations into the draft model's tree.
     """
 
     method: str
@@ -67,6 +69,7 @@ class MethodSpec(Strict):
     max_depth: int = Field(ge=0)
     node_budget: int = Field(ge=0)
     variant: str = ""
+    retrieval: bool = False
 
     @field_validator("method")
     @classmethod
@@ -74,6 +77,21 @@ class MethodSpec(Strict):
         if method in METHOD_IDS:
             return method
         raise ValueError(_unknown_method(method, METHOD_IDS))
+
+    @model_validator(mode="after")
+    def _grafts_into_something(self) -> "MethodSpec":
+        if self.retrieval and not self.needs_draft_model:
+            raise ValueError(
+                "retrieval=True grafts retrieved continuations into the tree of a draft model, and "
+                f"{self.method} has none. Leave it out, or use it with one of "
+                f"{', '.join(WITH_DRAFT_MODEL)}."
+            )
+        return self
+
+    @property
+    def needs_draft_model(self) -> bool:
+        """Whether the method drafts with the draft model."""
+        return self.method in WITH_DRAFT_MODEL
 
     @property
     def name(self) -> str:
@@ -83,7 +101,9 @@ class MethodSpec(Strict):
     @property
     def label(self) -> str:
         """The name for tables and records, unique within a run."""
-        return self.method + self.variant + (AT_SERVER if self.placement == "server" else "")
+        retrieval = WITH_DRAFT_MODEL[self.method] if self.retrieval else ""
+        at_server = AT_SERVER if self.placement == "server" else ""
+        return self.method + self.variant + retrieval + at_server
 
     def require_available(self) -> None:
         """Do nothing if the method exists in this version.
@@ -108,12 +128,13 @@ class _Shape(NamedTuple):
     depth: int
     nodes: int
     variant: str = ""
+    retrieval: bool = False
 
     def within(self, tree: TreeConfig) -> "_Shape":
         """Return the shape cut to the ceilings; no tree is deeper or wider than it has nodes."""
         nodes = min(self.nodes, tree.proposed_nodes)
         depth = min(self.depth, tree.proposed_max_depth, nodes)
-        return _Shape(min(self.width, nodes), depth, nodes, self.variant)
+        return self._replace(width=min(self.width, nodes), depth=depth, nodes=nodes)
 
 
 class ExperimentConfig(Strict):
@@ -168,6 +189,11 @@ class ExperimentConfig(Strict):
             raise ConfigError(f"CHAIN_D names several lengths, so say which: {labels}.")
         raise ConfigError(_unknown_method(name, tuple(specs)))
 
+    @property
+    def needs_draft_model(self) -> bool:
+        """Whether any of the methods asked for drafts with the draft model."""
+        return any(name.removesuffix(AT_SERVER) in WITH_DRAFT_MODEL for name in self._names())
+
     def notes(self) -> tuple[str, ...]:
         """Return what a user should know of the methods asked for: what was cut or chosen."""
         asked = {name.removesuffix(AT_SERVER) for name in self._names()}
@@ -211,6 +237,7 @@ class ExperimentConfig(Strict):
                 max_depth=shape.depth,
                 node_budget=shape.nodes,
                 variant=shape.variant,
+                retrieval=shape.retrieval,
             )
             for shape in (shape.within(self.tree) for shape in _SHAPES[method](self))
         )
@@ -238,8 +265,16 @@ def _fixed_tree(config: ExperimentConfig) -> _Shape:
     return _Shape(tree.fixed_tree_width, tree.fixed_tree_depth, tree.fixed_tree_nodes)
 
 
-def _ceilings(config: ExperimentConfig, width: int) -> tuple[_Shape, ...]:
-    return (_Shape(width, config.tree.proposed_max_depth, config.tree.proposed_nodes),)
+def _ceilings(
+    config: ExperimentConfig, width: int, *, retrieval: bool = False
+) -> tuple[_Shape, ...]:
+    tree = config.tree
+    return (_Shape(width, tree.proposed_max_depth, tree.proposed_nodes, retrieval=retrieval),)
+
+
+def _autodraft(config: ExperimentConfig) -> tuple[_Shape, ...]:
+    retrieval = config.algorithms.retrieval_draft
+    return _ceilings(config, config.tree.proposed_nodes, retrieval=retrieval)
 
 
 _SHAPES: Final[dict[str, Callable[[ExperimentConfig], tuple[_Shape, ...]]]] = {
@@ -247,7 +282,7 @@ _SHAPES: Final[dict[str, Callable[[ExperimentConfig], tuple[_Shape, ...]]]] = {
     "chain": _chains,
     "fixed_tree": lambda config: (_fixed_tree(config),),
     "opt_tree": lambda config: _ceilings(config, config.tree.opt_tree_width),
-    "autodraft": lambda config: _ceilings(config, config.tree.proposed_nodes),
+    "autodraft": _autodraft,
     "lookup": lambda config: _ceilings(config, 0),
 }
 

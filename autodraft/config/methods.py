@@ -14,6 +14,12 @@ DEFAULT_MAX_NEW_TOKENS: Final = 256
 METHOD_IDS: Final = ("server_only", "chain", "fixed_tree", "opt_tree", "autodraft", "lookup")
 AT_SERVER: Final = "@server"
 METHOD_NAMES: Final = METHOD_IDS + tuple(name + AT_SERVER for name in METHOD_IDS[1:])
+WITH_DRAFT_MODEL: Final = {  # method -> what its label ends with where it retrieves as well
+    "chain": "+retrieval",
+    "fixed_tree": "+retrieval",
+    "opt_tree": "+retrieval",
+    "autodraft": "",  # retrieval is part of it
+}
 
 ABLATION_MODES: Final = (
     "full",

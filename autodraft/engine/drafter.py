@@ -1,4 +1,4 @@
-"""Drafting a tree with the draft model, level by level.
+"""Drafting a tree with the draft model, level by level, and grafting what retrieval adds.
 
 Keeps the draft's cache in step with the committed context and holds every policy to the round's
 limits. Does not know the target, the link or any price.
@@ -6,11 +6,12 @@ limits. Does not know the target, the link or any price.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import torch
 
+from autodraft.decoding.retrieval import Retriever
 from autodraft.models.kv_cache import KVCache
 from autodraft.models.runner import ModelRunner, top_candidates
 from autodraft.policy.base import Policy, TreeLimits
@@ -34,6 +35,35 @@ class Draft:
     tree: DraftTree
     width: int
     drafted_nodes: int
+
+
+class DraftSource(Protocol):
+    """Whatever proposes the trees of one request after another."""
+
+    def start(self, prompt: Sequence[int], max_new_tokens: int, limits: TreeLimits) -> None:
+        """Begin a request."""
+        ...
+
+    def draft(
+        self, context: Sequence[int], policy: Policy, max_depth: int, node_budget: int
+    ) -> Draft:
+        """Propose one round's tree behind the committed context.
+
+        Args:
+            context: All committed token ids, prompt included; the last one is the root.
+            policy: Decides the shape.
+            max_depth: Deepest level this round allows, whatever the policy says.
+            node_budget: Most nodes this round allows to send, whatever the policy says.
+        """
+        ...
+
+    def commit(self, path: IntArray) -> None:
+        """Take note of the accepted nodes of the tree drafted last, root excluded, top down."""
+        ...
+
+    def finish(self) -> None:
+        """Free what the request held."""
+        ...
 
 
 class _Levels:
@@ -67,16 +97,22 @@ class _Levels:
 class Drafter:
     """Proposes trees for one request after another with one draft model."""
 
-    def __init__(self, runner: ModelRunner, excluded: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        runner: ModelRunner,
+        excluded: Sequence[int] = (),
+        retriever: Retriever | None = None,
+    ) -> None:
         """Wrap a draft model.
 
         Args:
             runner: The draft model.
             excluded: Token ids that the target does not know and that are never proposed.
+            retriever: Finds continuations in the context, which are grafted into every tree.
         """
         self._runner = runner
-        device = torch.device(runner.device)
-        self._excluded = torch.tensor(list(excluded), device=device) if excluded else None
+        self._retriever = retriever
+        self._excluded = runner.columns_of(excluded) if excluded else None
         self._cache: KVCache | None = None
         self._tree_slots: IntArray = np.empty(0, dtype=np.int64)
         self._root_slot = 0
@@ -87,31 +123,33 @@ class Drafter:
         self._cache = self._runner.new_cache(len(prompt) + max_new_tokens + expanded + 1)
         if len(prompt) <= self._runner.max_context:
             self._runner.prefill(self._cache, prompt)
+        if self._retriever is not None:
+            self._retriever.start(prompt)
 
     def finish(self) -> None:
-        """Free the request's cache."""
+        """Free the request's cache and text."""
         self._cache = None
+        if self._retriever is not None:
+            self._retriever.start()
 
     def draft(
         self, context: Sequence[int], policy: Policy, max_depth: int, node_budget: int
     ) -> Draft:
-        """Grow one round's tree behind the committed context.
-
-        Args:
-            context: All committed token ids, prompt included; the last one is the root.
-            policy: Decides the shape.
-            max_depth: Deepest level this round allows, whatever the policy says.
-            node_budget: Most nodes this round allows to send, whatever the policy says.
-        """
+        """Grow one round's tree behind the committed context, as ``DraftSource`` says."""
         growth = TreeGrowth(context[-1])
-        # Beyond the draft model's own context there is nothing to draft with.
-        max_depth = min(max_depth, self._runner.max_context - len(context))
+        self._tree_slots = np.empty(0, dtype=np.int64)
         if max_depth < 1 or node_budget < 1:
-            self._tree_slots = np.empty(0, dtype=np.int64)
             return Draft(growth.best(0)[0], width=0, drafted_nodes=0)
-        levels, width = self._grow(growth, context, policy, max_depth)
+        # Beyond the draft model's own context there is nothing to draft with but retrieval.
+        room = min(max_depth, self._runner.max_context - len(context))
+        levels, width = self._grow(growth, context, policy, room) if room >= 1 else (None, 0)
+        if self._retriever is not None:
+            depth = min(max_depth, policy.limits.max_depth)
+            found = self._retriever.propose(context, depth)
+            growth.graft(found.parents, found.tokens, found.log_probs)
         tree, kept = growth.best(min(policy.num_nodes(growth), node_budget))
-        self._tree_slots = levels.slots(kept)
+        if levels is not None:
+            self._tree_slots = levels.slots(kept)
         return Draft(tree, width, growth.num_nodes)
 
     def commit(self, path: IntArray) -> None:
@@ -144,7 +182,8 @@ class Drafter:
             if len(nodes) == 0:
                 break
             logits = root_logits if growth.depth == 0 else self._expand(growth, nodes, levels)
-            growth.add_level(nodes, *top_candidates(logits, limits.width, self._excluded))
+            columns, log_probs = top_candidates(logits, limits.width, self._excluded)
+            growth.add_level(nodes, self._runner.token_ids(columns), log_probs)
             widest = max(widest, len(nodes))
         return levels, widest
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from autodraft.decoding.stopping import FinishReason, StopRules
-from autodraft.engine.drafter import Draft, Drafter
+from autodraft.engine.drafter import Draft, DraftSource
 from autodraft.engine.remote import Bill, RemoteTarget, Step, Verdict
 from autodraft.meters import Meter
 from autodraft.policy.base import Policy
@@ -38,7 +38,7 @@ class Progress:
         output: Tokens of the answer.
         finish: Why it has ended; None while it goes on.
         rounds: Records of its speculative rounds.
-        draft_s: Draft compute so far; None without a draft model.
+        draft_s: Time spent drafting so far; None where the user's device does not draft.
         queue_s: Time waited for the target model.
     """
 
@@ -120,7 +120,7 @@ class ServerOnly:
 class Speculative:
     """Draft, send, verify, commit, until the answer ends."""
 
-    def __init__(self, label: str, policy: Policy, drafter: Drafter) -> None:
+    def __init__(self, label: str, policy: Policy, drafter: DraftSource) -> None:
         self.label = label
         self._policy = policy
         self._drafter = drafter
@@ -131,7 +131,7 @@ class Speculative:
         return self._policy.limits.node_budget
 
     def prefill(self, prompt: Sequence[int], max_new_tokens: int) -> float:
-        """Forward the prompt through the draft model."""
+        """Let the drafter take in the prompt."""
         started = time.perf_counter()
         self._drafter.start(prompt, max_new_tokens, self._policy.limits)
         return time.perf_counter() - started
@@ -142,7 +142,7 @@ class Speculative:
             yield self._round(progress)
 
     def finish(self) -> None:
-        """Free the draft's cache."""
+        """Free what the drafter held."""
         self._drafter.finish()
 
     def _round(self, progress: Progress) -> list[int]:

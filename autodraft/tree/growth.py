@@ -5,12 +5,20 @@ child is never worth more than its parent, so the N best nodes of a grown tree a
 the one with the most expected tokens among all trees of N nodes (OPT-Tree, Wang et al. 2024,
 arXiv 2406.17276, §3).
 
-Growth does not know the draft model: the caller brings the candidates of each expanded node.
+Growth does not know the draft model: the caller brings the candidates of each expanded node. Nor
+does it know where grafted continuations come from.
 """
 
 import numpy as np
 
-from autodraft.tree.draft_tree import NO_PARENT, DraftTree, FloatArray, IntArray
+from autodraft.tree.draft_tree import (
+    NO_PARENT,
+    BoolArray,
+    DraftTree,
+    FloatArray,
+    IntArray,
+    node_depths,
+)
 
 
 class TreeGrowth:
@@ -21,7 +29,7 @@ class TreeGrowth:
         parents: Parent of each node, [M].
         depths: Depth of each node, [M].
         log_values: Log path probability of each node, [M].
-        depth: Depth of the newest level; 0 before the first one.
+        depth: Depth of the newest level; 0 before the first one. Grafted nodes can lie deeper.
     """
 
     def __init__(self, root_token: int) -> None:
@@ -30,22 +38,23 @@ class TreeGrowth:
         self.depths: IntArray = np.zeros(1, dtype=np.int64)
         self.log_values: FloatArray = np.zeros(1)
         self.depth = 0
-        self._level_start = 0
+        self._level = slice(0, 1)
+        self._grafted = False
 
     @property
     def num_nodes(self) -> int:
-        """Nodes proposed so far, root excluded."""
+        """Nodes proposed so far, root excluded, grafted ones included."""
         return len(self.tokens) - 1
 
     @property
     def frontier_log_values(self) -> FloatArray:
         """Log values of the newest level, in the order its nodes were added."""
-        return self.log_values[self._level_start :]
+        return self.log_values[self._level]
 
     def frontier(self, width: int) -> IntArray:
         """Return the ``width`` most valuable nodes of the newest level, best first, [≤ width]."""
         order = np.argsort(-self.frontier_log_values, kind="stable")[:width]
-        return order + self._level_start
+        return order + self._level.start
 
     def add_level(self, expanded: IntArray, tokens: IntArray, log_probs: FloatArray) -> None:
         """Add the candidates of the expanded nodes as the next level.
@@ -55,16 +64,73 @@ class TreeGrowth:
             tokens: Candidate token ids of each, [W, K].
             log_probs: Their log-probabilities given the path, [W, K]; -inf drops a candidate.
         """
+        assert not self._grafted, "graft() comes last"
         parents = np.repeat(expanded, tokens.shape[1])
         values = self.log_values[parents] + log_probs.ravel()
         possible = np.isfinite(values)
         parents, values = parents[possible], values[possible]
-        self._level_start = len(self.tokens)
+        self._level = slice(len(self.tokens), len(self.tokens) + len(parents))
         self.depth += 1
         self.tokens = np.concatenate((self.tokens, tokens.ravel()[possible]))
         self.parents = np.concatenate((self.parents, parents))
         self.depths = np.concatenate((self.depths, np.full(len(parents), self.depth)))
         self.log_values = np.concatenate((self.log_values, values))
+
+    def graft(self, parents: IntArray, tokens: IntArray, log_probs: FloatArray) -> None:
+        """Add continuations found elsewhere below the root, once and last.
+
+        A continuation's node that is there already (same parent, same token) keeps the larger of
+        its two conditional probabilities, and what lies below it rises with it. The others become
+        new nodes. ``depth`` and the frontier stay those of the newest level that was grown: no
+        level can follow, because a grafted node has never been expanded.
+
+        Args:
+            parents: Parent of each node, [M], an index into these arrays; -1 for a child of the
+                root. Parents come before their children, siblings carry different tokens.
+            tokens: Token ids, [M].
+            log_probs: Their log-probabilities given the path, [M], finite and at most 0.
+        """
+        assert not self._grafted, "graft() is called once"
+        self._grafted = True
+        num_grown = len(self.tokens)
+        links = self.log_values - self.log_values[self.parents]
+        raised: list[int] = []
+        nodes: list[int] = []  # where each continuation's node stands in this tree
+        new: list[int] = []
+        new_parents: list[int] = []
+        for number, parent in enumerate(parents.tolist()):
+            above = 0 if parent == NO_PARENT else nodes[parent]
+            there = np.flatnonzero((self.parents == above) & (self.tokens == tokens[number]))
+            if len(there) == 0:
+                nodes.append(num_grown + len(new))
+                new.append(number)
+                new_parents.append(above)
+                continue
+            node = int(there[0])
+            nodes.append(node)
+            if log_probs[number] > links[node]:
+                links[node] = log_probs[number]
+                raised.append(node)
+        self._append(np.array(new_parents, dtype=np.int64), tokens[new])
+        changed = np.zeros(len(self.tokens), dtype=np.bool_)
+        changed[num_grown:] = True
+        changed[raised] = True
+        self._settle(np.concatenate((links, log_probs[new])), changed)
+
+    def _append(self, parents: IntArray, tokens: IntArray) -> None:
+        """Add nodes whose values are not known yet; parents may be among them."""
+        self.tokens = np.concatenate((self.tokens, tokens))
+        self.parents = np.concatenate((self.parents, parents))
+        self.depths = node_depths(self.parents)
+        self.log_values = np.concatenate((self.log_values, np.zeros(len(parents))))
+
+    def _settle(self, links: FloatArray, changed: BoolArray) -> None:
+        """Give changed nodes, and all below them, the value of their parent times their link."""
+        for depth in range(1, int(self.depths.max()) + 1):
+            level = np.flatnonzero(self.depths == depth)
+            level = level[changed[level] | changed[self.parents[level]]]
+            changed[level] = True
+            self.log_values[level] = self.log_values[self.parents[level]] + links[level]
 
     def expected_tokens(self, num_nodes: int, max_depth: int | None = None) -> float:
         """Return the tokens expected of the best tree of ``num_nodes`` nodes, bonus included.
@@ -75,12 +141,11 @@ class TreeGrowth:
             num_nodes: Nodes of the tree, root excluded.
             max_depth: Deepest level to count; None counts all.
         """
-        drafted = slice(1, None if max_depth is None else self._end_of_level(max_depth))
-        best_first = -np.sort(-self.log_values[drafted])
+        drafted = self.log_values[1:]
+        if max_depth is not None:
+            drafted = drafted[self.depths[1:] <= max_depth]
+        best_first = -np.sort(-drafted)
         return 1.0 + float(np.exp(best_first[:num_nodes]).sum())
-
-    def _end_of_level(self, depth: int) -> int:
-        return int(np.searchsorted(self.depths, depth, side="right"))
 
     def best(self, num_nodes: int) -> tuple[DraftTree, IntArray]:
         """Cut out the most valuable tree of ``num_nodes`` nodes.

@@ -20,7 +20,7 @@ from tests.servers import TOKEN, TargetProcess, target_process
 ROOT = Path(__file__).resolve().parents[2]
 RUNNER = ROOT / "evaluation" / "run_main_experiment_overall_performance.sh"
 EXAMPLE = ROOT / "evaluation" / "overall_performance_total_cost_mt_bench_example.xml"
-METHODS = ["server_only", "chain", "fixed_tree", "opt_tree"]
+METHODS = ["server_only", "chain", "fixed_tree", "opt_tree", "lookup"]
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_autodraft_is_refused_until_it_exists(models: tuple[Path, Path], tmp_pat
     process = run(arguments)
     assert process.returncode == 2
     assert "autodraft does not exist yet" in process.stderr
-    assert "METHODS_CSV=server_only,chain,fixed_tree,opt_tree" in process.stderr
+    assert f"METHODS_CSV={','.join(METHODS)}" in process.stderr
     assert not list((tmp_path / "out").glob("*/*"))
 
 

@@ -4,7 +4,7 @@ In float32, against transformers' ``generate(do_sample=False)``, which shares no
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -48,7 +48,15 @@ SPECS = [
     MethodSpec(method="chain", width=1, max_depth=5, node_budget=5),
     MethodSpec(method="fixed_tree", width=4, max_depth=3, node_budget=12),
     MethodSpec(method="opt_tree", width=6, max_depth=6, node_budget=20),
+    MethodSpec(method="lookup", width=0, max_depth=6, node_budget=20),
+    MethodSpec(method="chain", width=1, max_depth=5, node_budget=5, retrieval=True),
+    MethodSpec(method="opt_tree", width=6, max_depth=6, node_budget=20, retrieval=True),
 ]
+RETRIEVING = [spec for spec in SPECS if spec.retrieval or spec.method == "lookup"]
+REPEATING_PROMPT = (
+    "Write this sentence again, word for word: The meeting was moved from Monday to Thursday "
+    "because the room was taken."
+)
 # Shapes that keep the draft's own first choice at every level: two levels, and no node left out.
 WHOLE = [
     MethodSpec(method="chain", width=1, max_depth=5, node_budget=5),
@@ -62,14 +70,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetProcess]:
         yield process
 
 
+Expected = tuple[list[int], list[int]]  # prompt ids, answer
+
+
 @pytest.fixture(scope="module")
-def expected() -> list[tuple[list[int], list[int]]]:
-    """Prompt ids and the answer of transformers' own greedy generation, for each prompt."""
+def greedy() -> Callable[[str], Expected]:
+    """transformers' own greedy generation, behind the chat template."""
     folder = resolve_embedded(EMBEDDED_TARGET)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    answers = []
-    for prompt in PROMPTS:
+
+    def answer(prompt: str) -> Expected:
         ids = tokenizer.apply_chat_template(
             [{"role": "user", "content": prompt}], add_generation_prompt=True, return_dict=False
         )
@@ -79,8 +90,15 @@ def expected() -> list[tuple[list[int], list[int]]]:
             do_sample=False,
             max_new_tokens=MAX_NEW_TOKENS,
         )
-        answers.append((ids, output[0, len(ids) :].tolist()))
-    return answers
+        return ids, output[0, len(ids) :].tolist()
+
+    return answer
+
+
+@pytest.fixture(scope="module")
+def expected(greedy: Callable[[str], Expected]) -> list[Expected]:
+    """Prompt ids and answer for each prompt."""
+    return [greedy(prompt) for prompt in PROMPTS]
 
 
 def engine_for(server: TargetProcess, draft: str) -> Autodraft:
@@ -97,9 +115,9 @@ def test_there_are_twenty_different_prompts() -> None:
     assert len(set(PROMPTS)) == NUM_PROMPTS
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.method)
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.label)
 def test_a_weak_draft_changes_nothing(
-    server: TargetProcess, expected: list[tuple[list[int], list[int]]], spec: MethodSpec
+    server: TargetProcess, expected: list[Expected], spec: MethodSpec
 ) -> None:
     with engine_for(server, EMBEDDED_DRAFT) as engine:
         for ids, answer in expected[:WEAK_PROMPTS]:
@@ -110,7 +128,7 @@ def test_a_weak_draft_changes_nothing(
 
 @pytest.mark.parametrize("spec", WHOLE, ids=lambda spec: spec.method)
 def test_the_target_as_its_own_draft_accepts_every_token(
-    server: TargetProcess, expected: list[tuple[list[int], list[int]]], spec: MethodSpec
+    server: TargetProcess, expected: list[Expected], spec: MethodSpec
 ) -> None:
     with engine_for(server, EMBEDDED_TARGET) as engine:
         for ids, answer in expected:
@@ -122,8 +140,20 @@ def test_the_target_as_its_own_draft_accepts_every_token(
             assert [round_.emitted_tokens for round_ in full] == [spec.max_depth + 1] * len(full)
 
 
+@pytest.mark.parametrize("spec", RETRIEVING, ids=lambda spec: spec.label)
+def test_retrieval_gets_a_repetition_accepted_and_changes_nothing(
+    server: TargetProcess, greedy: Callable[[str], Expected], spec: MethodSpec
+) -> None:
+    ids, answer = greedy(REPEATING_PROMPT)
+    with engine_for(server, EMBEDDED_DRAFT) as engine:
+        result = engine.run(prompt_ids=ids, method=spec, max_new_tokens=MAX_NEW_TOKENS)
+    assert result.token_ids == answer
+    assert result.request.method == spec.label
+    assert result.request.accepted_tokens > len(answer) / 2
+
+
 def test_the_chat_template_is_the_targets_own(
-    server: TargetProcess, expected: list[tuple[list[int], list[int]]]
+    server: TargetProcess, expected: list[Expected]
 ) -> None:
     with engine_for(server, EMBEDDED_DRAFT) as engine:
         encoded = [engine.encode_chat([{"role": "user", "content": prompt}]) for prompt in PROMPTS]
@@ -131,7 +161,7 @@ def test_the_chat_template_is_the_targets_own(
 
 
 def test_figures_of_one_request_agree_with_each_other(
-    server: TargetProcess, expected: list[tuple[list[int], list[int]]]
+    server: TargetProcess, expected: list[Expected]
 ) -> None:
     ids, answer = expected[2]
     with engine_for(server, EMBEDDED_DRAFT) as engine:
@@ -150,7 +180,7 @@ def test_figures_of_one_request_agree_with_each_other(
 
 
 def test_a_consumer_that_stops_early_leaves_the_link_usable(
-    server: TargetProcess, expected: list[tuple[list[int], list[int]]]
+    server: TargetProcess, expected: list[Expected]
 ) -> None:
     ids, answer = expected[0]
     with engine_for(server, EMBEDDED_DRAFT) as engine:

@@ -439,13 +439,65 @@ def test_methods_that_do_not_exist_yet_are_refused_by_name(name: str) -> None:
         method.require_available()
     assert str(caught.value) == (
         f"The method {name} does not exist yet in this version. Those that do: server_only, chain, "
-        "fixed_tree, opt_tree. Choose them with METHODS_CSV, for example "
-        "--set algorithms.METHODS_CSV=server_only,chain,fixed_tree,opt_tree"
+        "fixed_tree, opt_tree, lookup. Choose them with METHODS_CSV, for example "
+        "--set algorithms.METHODS_CSV=server_only,chain,fixed_tree,opt_tree,lookup"
     )
 
 
-def test_the_methods_that_run_today_are_these_four() -> None:
-    assert frozenset({"server_only", "chain", "fixed_tree", "opt_tree"}) == AVAILABLE_METHODS
+def test_the_methods_that_run_today_are_these_five() -> None:
+    assert set(AVAILABLE_METHODS) == {"server_only", "chain", "fixed_tree", "opt_tree", "lookup"}
+
+
+def spec_of(method: str, **fields: Any) -> MethodSpec:
+    return MethodSpec(**{"method": method, "width": 2, "max_depth": 2, "node_budget": 4, **fields})
+
+
+@pytest.mark.parametrize(
+    ("spec", "label"),
+    [
+        (spec_of("opt_tree"), "opt_tree"),
+        (spec_of("opt_tree", retrieval=True), "opt_tree+retrieval"),
+        (spec_of("chain", retrieval=True, variant="_d2"), "chain_d2+retrieval"),
+        (spec_of("chain", retrieval=True, placement="server"), "chain+retrieval@server"),
+        (spec_of("autodraft", retrieval=True), "autodraft"),
+        (spec_of("autodraft"), "autodraft"),
+    ],
+)
+def test_a_baseline_with_retrieval_has_a_label_of_its_own(spec: MethodSpec, label: str) -> None:
+    assert spec.label == label
+    assert spec.name in METHOD_NAMES
+
+
+@pytest.mark.parametrize("method", ["server_only", "lookup"])
+def test_retrieval_cannot_be_grafted_where_there_is_no_draft_model(method: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        spec_of(method, retrieval=True)
+    assert str(caught.value) == (
+        "MethodSpec: retrieval=True grafts retrieved continuations into the tree of a draft model, "
+        f"and {method} has none. Leave it out, or use it with one of chain, fixed_tree, opt_tree, "
+        "autodraft."
+    )
+
+
+@pytest.mark.parametrize("retrieval", [True, False])
+def test_retrieval_draft_acts_on_autodraft_only(retrieval: bool) -> None:
+    config = with_methods(*METHOD_NAMES, retrieval_draft=retrieval)
+    assert {spec.name for spec in config.methods() if spec.retrieval} == (
+        {"autodraft", "autodraft@server"} if retrieval else set()
+    )
+
+
+def test_only_some_methods_need_a_draft_model() -> None:
+    needing = {name for name in METHOD_NAMES if experiment().method(name).needs_draft_model}
+    assert {name.removesuffix("@server") for name in needing} == {
+        "chain",
+        "fixed_tree",
+        "opt_tree",
+        "autodraft",
+    }
+    assert with_methods("server_only", "chain@server").needs_draft_model
+    assert not with_methods("server_only", "lookup").needs_draft_model
+    assert experiment().needs_draft_model
 
 
 def test_a_chain_of_unsaid_length_is_noted_only_where_a_chain_runs() -> None:

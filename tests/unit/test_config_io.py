@@ -939,6 +939,7 @@ def test_the_quickstart_is_small_and_gives_no_warning() -> None:
         ("chain", 1, 3, 3),
         ("fixed_tree", 4, 3, 12),
         ("opt_tree", 8, 5, 24),
+        ("lookup", 0, 5, 24),
     ]
     for method in config.methods():
         method.require_available()

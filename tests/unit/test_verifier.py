@@ -108,7 +108,7 @@ def test_the_reference_is_worth_comparing_with(reference: list[int]) -> None:
     assert len(set(reference)) > TOKENS / 2
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", LIMITS)
 def test_the_target_as_its_own_draft_gives_the_targets_text(
     name: str, target: ModelRunner, reference: list[int]
 ) -> None:
@@ -117,7 +117,7 @@ def test_the_target_as_its_own_draft_gives_the_targets_text(
     check_accounts(answer, reference)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", LIMITS)
 def test_the_target_as_its_own_sure_draft_accepts_every_level_of_every_round(name: str) -> None:
     model = tiny_model(scale=SHARP)
     target, policy = ModelRunner(model, "sure"), make_policy(name)
@@ -138,7 +138,7 @@ def test_a_chain_of_the_target_itself_is_always_accepted_whole(
     assert answer.accepted == answer.depths == [4] * 7 + [3]
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", LIMITS)
 def test_a_draft_that_is_never_right_changes_nothing(
     name: str, target: ModelRunner, never_right: ModelRunner, reference: list[int]
 ) -> None:
@@ -149,7 +149,7 @@ def test_a_draft_that_is_never_right_changes_nothing(
     check_accounts(answer, reference)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", LIMITS)
 def test_a_draft_that_is_right_now_and_then_changes_nothing(
     name: str, target: ModelRunner, half_right: ModelRunner, reference: list[int]
 ) -> None:
@@ -171,7 +171,7 @@ def test_every_family_gives_its_own_text_on_several_prompts(family: str, attenti
         assert answer.tokens == greedy_reference(model, prompt, 20)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", LIMITS)
 @pytest.mark.parametrize("position", range(8))
 def test_an_eos_anywhere_in_a_block_ends_the_answer_there(
     name: str, position: int, model: Any, target: ModelRunner
@@ -188,7 +188,7 @@ def test_an_eos_anywhere_in_a_block_ends_the_answer_there(
 
 
 @pytest.mark.parametrize("draft", ["target", "half_right"])
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", LIMITS)
 @pytest.mark.parametrize("limit", range(1, 13))
 def test_a_token_limit_anywhere_in_a_block_ends_the_answer_there(
     name: str, limit: int, draft: str, reference: list[int], request: pytest.FixtureRequest
@@ -235,7 +235,7 @@ def test_an_answer_may_fill_the_context_to_its_last_position() -> None:
     model = tiny_model("gpt2", **config)  # learned positions: one too many is an error
     target = ModelRunner(model, "gpt2")
     prompt = prompt_of(25, seed=7)
-    for name in POLICIES:
+    for name in LIMITS:
         answer = speculate(target, Drafter(target), make_policy(name), prompt, 40 - 25)
         assert answer.tokens == greedy_reference(model, prompt, 15)
 

@@ -1,0 +1,43 @@
+"""Drafting by retrieval alone: no draft model, no cache, next to no time.
+
+Knows neither the target nor the link; what a continuation is worth is the retriever's business.
+"""
+
+from collections.abc import Sequence
+
+from autodraft.decoding.retrieval import Retriever
+from autodraft.engine.drafter import Draft
+from autodraft.policy.base import Policy, TreeLimits
+from autodraft.tree.draft_tree import IntArray
+from autodraft.tree.growth import TreeGrowth
+
+
+class LookupDrafter:
+    """Proposes what followed when the context's last tokens stood there before."""
+
+    def __init__(self, retriever: Retriever) -> None:
+        """Take the retriever, which is this drafter's alone while a request lasts."""
+        self._retriever = retriever
+
+    def start(self, prompt: Sequence[int], max_new_tokens: int, limits: TreeLimits) -> None:
+        """Begin a request: index its prompt."""
+        self._retriever.start(prompt)
+
+    def draft(
+        self, context: Sequence[int], policy: Policy, max_depth: int, node_budget: int
+    ) -> Draft:
+        """Propose one round's tree behind the committed context, as ``DraftSource`` says."""
+        growth = TreeGrowth(context[-1])
+        if max_depth >= 1 and node_budget >= 1:
+            depth = min(max_depth, policy.limits.max_depth)
+            found = self._retriever.propose(context, depth)
+            growth.graft(found.parents, found.tokens, found.log_probs)
+        tree, _ = growth.best(min(policy.num_nodes(growth), node_budget))
+        return Draft(tree, width=0, drafted_nodes=growth.num_nodes)
+
+    def commit(self, path: IntArray) -> None:
+        """Nothing to keep: the next context says what was accepted."""
+
+    def finish(self) -> None:
+        """Forget the request's text."""
+        self._retriever.start()
