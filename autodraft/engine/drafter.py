@@ -66,6 +66,18 @@ class DraftSource(Protocol):
         ...
 
 
+def graft_retrieved(
+    growth: TreeGrowth,
+    retriever: Retriever,
+    context: Sequence[int],
+    policy: Policy,
+    max_depth: int,
+) -> None:
+    """Graft what the retriever finds, within the depth of the policy and of the round."""
+    found = retriever.propose(context, min(max_depth, policy.limits.max_depth))
+    growth.graft(found.parents, found.tokens, found.log_probs)
+
+
 class _Levels:
     """Where the expanded nodes of one growth stand in the cache, and whom they see."""
 
@@ -144,9 +156,7 @@ class Drafter:
         room = min(max_depth, self._runner.max_context - len(context))
         levels, width = self._grow(growth, context, policy, room) if room >= 1 else (None, 0)
         if self._retriever is not None:
-            depth = min(max_depth, policy.limits.max_depth)
-            found = self._retriever.propose(context, depth)
-            growth.graft(found.parents, found.tokens, found.log_probs)
+            graft_retrieved(growth, self._retriever, context, policy, max_depth)
         tree, kept = growth.best(min(policy.num_nodes(growth), node_budget))
         if levels is not None:
             self._tree_slots = levels.slots(kept)

@@ -6,7 +6,7 @@ Knows neither the target nor the link; what a continuation is worth is the retri
 from collections.abc import Sequence
 
 from autodraft.decoding.retrieval import Retriever
-from autodraft.engine.drafter import Draft
+from autodraft.engine.drafter import Draft, graft_retrieved
 from autodraft.policy.base import Policy, TreeLimits
 from autodraft.tree.draft_tree import IntArray
 from autodraft.tree.growth import TreeGrowth
@@ -29,9 +29,7 @@ class LookupDrafter:
         """Propose one round's tree behind the committed context, as ``DraftSource`` says."""
         growth = TreeGrowth(context[-1])
         if max_depth >= 1 and node_budget >= 1:
-            depth = min(max_depth, policy.limits.max_depth)
-            found = self._retriever.propose(context, depth)
-            growth.graft(found.parents, found.tokens, found.log_probs)
+            graft_retrieved(growth, self._retriever, context, policy, max_depth)
         tree, _ = growth.best(min(policy.num_nodes(growth), node_budget))
         return Draft(tree, width=0, drafted_nodes=growth.num_nodes)
 

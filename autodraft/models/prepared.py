@@ -6,13 +6,15 @@ says what to write.
 """
 
 import hashlib
+import json
 import logging
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import msgspec
 from filelock import FileLock, Timeout
@@ -140,6 +142,15 @@ def sha256_of(path: Path) -> str:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def edit_json(
+    path: Path, change: Mapping[str, Any] = MappingProxyType({}), remove: tuple[str, ...] = ()
+) -> None:
+    """Set and remove keys of a JSON object in a file."""
+    values = json.loads(path.read_text(encoding="utf-8")) | dict(change)
+    kept = {key: value for key, value in values.items() if key not in remove}
+    path.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _prepare(recipe: Recipe, folder: Path) -> None:

@@ -5,7 +5,6 @@ embedding, the configuration and the tokenizer are its target's. How the weights
 ``smollm2_draft/MODEL_CARD.md``. This module knows files; it loads no model.
 """
 
-import json
 import shutil
 from pathlib import Path
 from typing import Final
@@ -14,7 +13,7 @@ import msgspec
 
 from autodraft.errors import ModelLoadError
 from autodraft.models.output_head import write_output_ids
-from autodraft.models.prepared import MANIFEST_NAME, sha256_of
+from autodraft.models.prepared import MANIFEST_NAME, edit_json, sha256_of
 
 FOLDER: Final = Path(__file__).with_name("smollm2_draft")
 WEIGHTS_NAME: Final = "weights.safetensors"
@@ -23,7 +22,7 @@ OUTPUT_IDS: Final = "output_ids"
 EMBEDDING: Final = "model.embed_tokens.weight"
 LAYER_PREFIX: Final = "model.layers."
 
-_CHECKPOINT_WEIGHTS: Final = "model.safetensors"
+CHECKPOINT_WEIGHTS: Final = "model.safetensors"
 
 
 class DraftCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,13 +73,11 @@ def write_checkpoint(target: Path, folder: Path, shipped: Path = FOLDER) -> None
         )
     weights = load_file(file)
     output_ids = weights.pop(OUTPUT_IDS).numpy().astype("int64")
-    with safe_open(target / _CHECKPOINT_WEIGHTS, framework="pt") as theirs:
+    with safe_open(target / CHECKPOINT_WEIGHTS, framework="pt") as theirs:
         weights[EMBEDDING] = theirs.get_tensor(EMBEDDING)
-    save_file(weights, folder / _CHECKPOINT_WEIGHTS, metadata={"format": "pt"})
+    save_file(weights, folder / CHECKPOINT_WEIGHTS, metadata={"format": "pt"})
     for path in target.iterdir():
-        if path.name not in {_CHECKPOINT_WEIGHTS, MANIFEST_NAME}:
+        if path.name not in {CHECKPOINT_WEIGHTS, MANIFEST_NAME}:
             shutil.copyfile(path, folder / path.name)
-    config = json.loads((target / "config.json").read_text(encoding="utf-8"))
-    config["num_hidden_layers"] = len(card.target_layers)
-    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    edit_json(folder / "config.json", change={"num_hidden_layers": len(card.target_layers)})
     write_output_ids(folder, output_ids)
