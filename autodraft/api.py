@@ -42,8 +42,8 @@ from autodraft.models.loader import LoadedModel, ModelSource, load_model
 from autodraft.models.tokenizer import (
     Tokenizer,
     TokenizerIdentity,
-    draft_only_ids,
     require_compatible,
+    unknown_to_target,
 )
 from autodraft.protocol.messages import Welcome
 from autodraft.records import GenerationResult
@@ -205,9 +205,8 @@ class Autodraft:
         ours = self._draft.tokenizer.identity
         names = {"target_name": welcome.model, "draft_name": models.draft_model_path}
         require_compatible(theirs, ours, **names)
-        # Rows of the draft's head that the target does not have are padding.
-        padding = range(welcome.vocab_size, self._draft.runner.vocab_size)
-        self._side.excluded = sorted(draft_only_ids(theirs, ours).union(padding))
+        rows = (welcome.vocab_size, self._draft.runner.vocab_size)
+        self._side.excluded = unknown_to_target(theirs, ours, *rows)
         self._side.runner = self._draft.runner
 
     def measure_rtt(self) -> float:

@@ -19,7 +19,7 @@ from autodraft.engine.drafter import Drafter
 from autodraft.engine.verifier import Verifier
 from autodraft.models.loader import LoadedModel, ModelSource, load_model
 from autodraft.models.runner import ModelRunner, best_tokens, top_candidates
-from autodraft.models.tokenizer import draft_only_ids, require_compatible
+from autodraft.models.tokenizer import require_compatible, unknown_to_target
 from autodraft.policy import FixedTreePolicy, TreeLimits
 from autodraft.tree.draft_tree import IntArray
 from autodraft.tree.growth import TreeGrowth
@@ -76,8 +76,8 @@ def load_pair(target_name: str, draft_name: str, dtype: str) -> Pair:
     draft = load_model(ModelSource(draft_name, dtype=dtype, drafts=True))
     theirs, ours = target.tokenizer.identity, draft.tokenizer.identity
     require_compatible(theirs, ours, target_name=target_name, draft_name=draft_name)
-    padding = range(target.runner.vocab_size, draft.runner.vocab_size)
-    return Pair(target, draft, sorted(draft_only_ids(theirs, ours).union(padding)))
+    rows = (target.runner.vocab_size, draft.runner.vocab_size)
+    return Pair(target, draft, unknown_to_target(theirs, ours, *rows))
 
 
 def greedy_answer(

@@ -207,3 +207,13 @@ def _generation_eos_ids(location: str, hub: Mapping[str, Any]) -> set[int]:
     if eos is None:
         return set()
     return set(eos) if isinstance(eos, list) else {eos}
+
+
+def unknown_to_target(
+    target: TokenizerIdentity, draft: TokenizerIdentity, target_rows: int, draft_rows: int
+) -> list[int]:
+    """Return the ids that a draft must not propose, rising.
+
+    They are the draft's own added tokens and the padding rows of its head that the target's lacks.
+    """
+    return sorted(draft_only_ids(target, draft).union(range(target_rows, draft_rows)))
