@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 
 class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +25,7 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
         num_nodes: Nodes sent to the target, root excluded.
         accepted_length: Drafted tokens kept (0 … depth), before the cut at EOS or a limit.
         emitted_tokens: Tokens added to the output, bonus token included, after that cut.
-        draft_s: Time the client spent drafting.
+        draft_s: Time spent drafting, where the method's placement puts it.
         wait_s: Time from handing the tree to the link until the reply was there.
         queue_s: Part of ``wait_s`` that the request waited for the target model.
         verify_s: Part of ``wait_s`` that the target's forward and walk took.
@@ -61,8 +61,9 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         method: Method id, with its placement suffix where it has one.
         prompt_tokens: Tokens of the prompt, chat template included.
-        output_tokens: Tokens of the answer; an EOS that ended it counts.
-        finish_reason: ``stop`` (an EOS) or ``length`` (token or context limit).
+        output_tokens: Tokens of the answer; an EOS that ended it, and the tokens of a stop string that
+            did, count.
+        finish_reason: ``stop`` (an EOS or a stop string) or ``length`` (token or context limit).
         ttft_s: Submit to first token, at the client.
         total_s: Submit to last token, at the client.
         rounds: Speculative rounds; for plain decoding on the server, single-token steps.
@@ -72,14 +73,22 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
         accepted_tokens: Drafted tokens kept.
         target_forwards: Forwards of the target model, prefill included.
         draft_s: Time spent drafting, prefill included; ``None`` where the user does not draft.
-        target_busy_s: Model compute on the billed machine: prefill, verification, decoding.
+        server_draft_s: The same on the billed machine, a part of ``target_busy_s``; ``None`` where
+            nothing is drafted there.
+        target_busy_s: Model compute on the billed machine: prefill, verification, decoding, and
+            drafting for a co-located method.
         target_held_s: Wall time the server held the session, from open to close.
         queue_s: Time the request waited for the target model.
         uplink_bytes: WebSocket payload sent, open and close included.
         downlink_bytes: WebSocket payload received.
-        draft_j: Energy of the user's device; 0 for a method in which it takes no part.
+        draft_j: Energy of the user's device, waiting included; 0 for a method in which it takes no
+            part.
+        draft_net_j: The same less what the device would have drawn idle in that time.
         target_j: Energy of the target over the time it held the session, waiting included.
-        energy_method: How the joules were found, for example ``modelled``.
+        target_net_j: The same less what it would have drawn idle in that time.
+        draft_energy_method: How the joules of the user's device were found: ``nvml``,
+            ``nvml_power``, ``rapl`` or ``modelled``.
+        target_energy_method: The same of the target's machine.
         output_ids: The answer's token ids.
     """
 
@@ -96,14 +105,18 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     accepted_tokens: int
     target_forwards: int
     draft_s: float | None
+    server_draft_s: float | None
     target_busy_s: float
     target_held_s: float
     queue_s: float
     uplink_bytes: int
     downlink_bytes: int
     draft_j: float | None
+    draft_net_j: float | None
     target_j: float | None
-    energy_method: str | None
+    target_net_j: float | None
+    draft_energy_method: str | None
+    target_energy_method: str | None
     output_ids: list[int]
 
 
@@ -111,7 +124,7 @@ class GenerationResult(msgspec.Struct, frozen=True, kw_only=True):
     """What one run returns: the answer and everything measured on the way.
 
     Attributes:
-        text: The answer, special tokens left out.
+        text: The answer, special tokens left out, cut before a stop string that ended it.
         token_ids: The answer's token ids, an ending EOS included.
         finish_reason: ``stop`` or ``length``.
         request: The request's record.

@@ -25,6 +25,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         turn: Number of the turn in its conversation, from 1.
         repeat: Number of the repeat, from 1.
         method: The method's label, placement and chain length included.
+        seed: Seed of the draws.
+        rtt_ms: Round-trip time that the link was shaped to, in milliseconds.
+        jitter_ms: Spread of that delay, in milliseconds.
+        uplink_mbps: Bandwidth from user to cloud, in Mbit/s; ``None`` for unlimited.
+        downlink_mbps: Bandwidth from cloud to user, in Mbit/s; ``None`` for unlimited.
     """
 
     bench: str
@@ -33,6 +38,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     turn: int
     repeat: int
     method: str
+    seed: int = 0
+    rtt_ms: float = 0.0
+    jitter_ms: float = 0.0
+    uplink_mbps: float | None = None
+    downlink_mbps: float | None = None
 
 
 class RequestLine(msgspec.Struct, frozen=True, kw_only=True):

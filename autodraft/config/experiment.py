@@ -61,6 +61,8 @@ class MethodSpec(Strict):
         node_budget: Most drafted nodes sent in a round, root excluded.
         variant: What tells apart two specs of one method, for example ``_d2``.
         retrieval: Graft retrieved continuations into the draft model's tree.
+        tuned: The shape is to be the one that tuning chose for the benchmark and the link; the
+            limits here are what is taken where nothing was tuned.
     """
 
     method: str
@@ -70,6 +72,7 @@ class MethodSpec(Strict):
     node_budget: int = Field(ge=0)
     variant: str = ""
     retrieval: bool = False
+    tuned: bool = False
 
     @field_validator("method")
     @classmethod

@@ -4,11 +4,12 @@ One immutable class for each block; the one place for its defaults. This module 
 and no files.
 """
 
+from itertools import product
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from autodraft.config.base import Block
+from autodraft.config.base import Block, Strict
 from autodraft.config.knob import Choice, Each, Number, OrWord, Text, Whole, knob
 
 DEFAULT_HOST: Final = "127.0.0.1"
@@ -296,6 +297,34 @@ class DatasetConfig(Block):
     ] = None
 
 
+class NetworkSetting(Strict):
+    """One setting of the link: what is added to the real one, at the client's socket.
+
+    Attributes:
+        rtt_ms: Round-trip time that is added, half of it each way, in milliseconds.
+        jitter_ms: Spread of that delay, in milliseconds: each way is uniform over
+            ``(rtt_ms ± jitter_ms) / 2``.
+        uplink_mbps: Bandwidth from user to cloud, in Mbit/s; None is unlimited.
+        downlink_mbps: Bandwidth from cloud to user, in Mbit/s; None is unlimited.
+    """
+
+    rtt_ms: float = Field(default=0.0, ge=0)
+    jitter_ms: float = Field(default=0.0, ge=0)
+    uplink_mbps: float | None = Field(default=None, gt=0)
+    downlink_mbps: float | None = Field(default=None, gt=0)
+
+    @property
+    def label(self) -> str:
+        """A short name for tables and files: ``unshaped``, ``rtt20``, ``rtt20_jitter5_up10``."""
+        values = (
+            ("rtt", self.rtt_ms),
+            ("jitter", self.jitter_ms),
+            ("up", self.uplink_mbps),
+            ("down", self.downlink_mbps),
+        )
+        return "_".join(f"{name}{value:g}" for name, value in values if value) or "unshaped"
+
+
 class NetworkConfig(Block):
     """The link, shaped at the client's socket; a list sweeps."""
 
@@ -306,8 +335,6 @@ class NetworkConfig(Block):
             Each(Number()),
             "Round-trip time that is added.",
             unit="ms",
-            acts=False,
-            only=((0.0,),),
         ),
     ] = (0.0,)
     jitter_ms: Annotated[
@@ -317,8 +344,6 @@ class NetworkConfig(Block):
             Each(Number()),
             "Spread of the added delay.",
             unit="ms",
-            acts=False,
-            only=((0.0,),),
         ),
     ] = (0.0,)
     uplink_mbps: Annotated[
@@ -328,8 +353,6 @@ class NetworkConfig(Block):
             Each(OrWord("unlimited", Number(0, above=True))),
             "Bandwidth from user to cloud.",
             unit="Mbit/s",
-            acts=False,
-            only=((None,),),
         ),
     ] = (None,)
     downlink_mbps: Annotated[
@@ -339,10 +362,17 @@ class NetworkConfig(Block):
             Each(OrWord("unlimited", Number(0, above=True))),
             "Bandwidth from cloud to user.",
             unit="Mbit/s",
-            acts=False,
-            only=((None,),),
         ),
     ] = (None,)
+
+    def settings(self) -> tuple[NetworkSetting, ...]:
+        """Return every combination of the lists, the round-trip time varying slowest."""
+        return tuple(
+            NetworkSetting(rtt_ms=rtt, jitter_ms=jitter, uplink_mbps=up, downlink_mbps=down)
+            for rtt, jitter, up, down in product(
+                self.rtt_ms, self.jitter_ms, self.uplink_mbps, self.downlink_mbps
+            )
+        )
 
 
 def _limit(tag: str, meaning: str, unit: str) -> Any:
