@@ -6,17 +6,12 @@ nothing.
 
 import asyncio
 import contextlib
-import platform
 import signal
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.metadata import version
 from types import TracebackType
 from typing import Any, Final
 
-import msgspec
-
-from autodraft import __version__
 from autodraft.config import (
     DEFAULT_HOST,
     DEFAULT_MAX_NEW_TOKENS,
@@ -26,29 +21,20 @@ from autodraft.config import (
     ExperimentConfig,
     MethodSpec,
     ModelsConfig,
+    NetworkSetting,
     RuntimeConfig,
     ServerConfig,
 )
-from autodraft.decoding.stopping import StopRules, answer_limit
+from autodraft.decoding.stopping import StopRules, StopText, answer_limit
 from autodraft.decoding.text import TextStream
-from autodraft.engine.methods import DraftSide, make_method
-from autodraft.engine.remote import RemoteTarget, TargetWish
+from autodraft.engine.methods import make_method
 from autodraft.engine.service import TargetService
-from autodraft.engine.session import Meters, Request
-from autodraft.errors import AutodraftError, ContextLengthError, TokenizerMismatch
-from autodraft.meters import ModelledMeter
-from autodraft.models.hardware import device_label, torch_threads
-from autodraft.models.loader import LoadedModel, ModelSource, load_model
-from autodraft.models.tokenizer import (
-    Tokenizer,
-    TokenizerIdentity,
-    require_compatible,
-    unknown_to_target,
-)
-from autodraft.protocol.messages import Welcome
+from autodraft.engine.session import Request
+from autodraft.engine.user import UserSide
+from autodraft.errors import AutodraftError, ContextLengthError
+from autodraft.models.tokenizer import Tokenizer
 from autodraft.records import GenerationResult
-from autodraft.settings import client_token, ensure_token, token_origin
-from autodraft.transport.client import Link
+from autodraft.settings import ensure_token, token_origin
 
 PINGS: Final = 5
 
@@ -134,17 +120,7 @@ class Autodraft:
 
     def _prepare(self, config: ExperimentConfig, token: str | None, hf_token: str | None) -> None:
         self._config = config
-        self._token = token
-        self._hf_token = hf_token
-        self._target: RemoteTarget | None = None
-        self._draft: LoadedModel | None = None
-        self._tokenizer: Tokenizer | None = None
-        self._side = DraftSide()
-        objective = config.objective
-        self._meters = Meters(
-            draft=ModelledMeter(objective.draft_watts, objective.draft_idle_watts),
-            target=ModelledMeter(objective.target_watts, objective.target_idle_watts),
-        )
+        self._user = UserSide(config, token, hf_token)
 
     def connect(self) -> None:
         """Load what is not loaded yet, connect and shake hands; nothing if that is done.
@@ -154,75 +130,31 @@ class Autodraft:
             TokenizerMismatch: If draft, tokenizer and target do not share their token ids.
             LinkError: If the server cannot be reached or refuses.
         """
-        if self._target is not None:
-            return
-        runtime, models = self._config.runtime, self._config.models
-        token = self._token or client_token(runtime.target_host, runtime.target_token_env)
-        # The link comes first: a wrong address should show before minutes of loading.
-        link = Link(runtime.target_host, runtime.target_port, token)
-        try:
-            wish = TargetWish(
-                runtime.server_name,
-                models.base_model_path,
-                models.target_quantization,
-                models.target_dtype,
-            )
-            target = RemoteTarget(link, wish)
-            self._load(target)
-        except BaseException:
-            link.close()
-            raise
-        self._target = target
+        self._user.connect()
 
-    def _load(self, target: RemoteTarget) -> None:
-        models = self._config.models
-        if self._tokenizer is None:
-            self._tokenizer = Tokenizer.load(models.tokenizer_path, hf_token=self._hf_token)
-        welcome = target.welcome
-        if self._tokenizer.fingerprint() != welcome.tokenizer_hash:
-            raise TokenizerMismatch(
-                f"The tokenizer {models.tokenizer_path!r} is not that of the target "
-                f"{welcome.model!r} on the server. Correct TOKENIZER_PATH, or leave it out."
-            )
-        self._side.runner = None  # what it was checked against was another connection's target
-        if self._config.needs_draft_model:
-            self._load_draft(welcome)
+    def use_network(self, setting: NetworkSetting) -> None:
+        """Shape the link from here on, in place of the configuration's first network setting.
 
-    def _load_draft(self, welcome: Welcome) -> None:
-        models = self._config.models
-        if self._draft is None:
-            self._draft = load_model(
-                ModelSource(
-                    name=models.draft_model_path,
-                    quantization=models.draft_quantization,
-                    dtype=models.dtype,
-                    device_map=self._config.runtime.device_map,
-                    hf_token=self._hf_token,
-                    drafts=True,
-                )
-            )
-        theirs = TokenizerIdentity(welcome.tokenizer_hash, welcome.added_tokens)
-        ours = self._draft.tokenizer.identity
-        names = {"target_name": welcome.model, "draft_name": models.draft_model_path}
-        require_compatible(theirs, ours, **names)
-        rows = (welcome.vocab_size, self._draft.runner.vocab_size)
-        self._side.excluded = unknown_to_target(theirs, ours, *rows)
-        self._side.runner = self._draft.runner
+        A connection with other conditions is closed; the next request makes a new one.
+        """
+        self._user.use_network(setting)
 
     def measure_rtt(self) -> float:
         """Return the median seconds of an empty round trip to the server."""
-        target = self._connected()
+        target = self._user.connect()
         return statistics.median(target.ping() for _ in range(PINGS))
 
     def encode_chat(self, messages: Messages) -> list[int]:
         """Return a chat's token ids in the target's own template, the answer's opening added."""
-        self._connected()
-        return self._text_side.encode_chat(messages)
+        return self._tokenizer().encode_chat(messages)
+
+    def encode_text(self, text: str) -> list[int]:
+        """Return a text's token ids as the target's tokenizer has them, without a template."""
+        return self._tokenizer().encode(text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of token ids, special tokens left out."""
-        self._connected()
-        return self._text_side.decode(token_ids)
+        return self._tokenizer().decode(token_ids)
 
     def run(
         self,
@@ -232,6 +164,7 @@ class Autodraft:
         prompt_ids: Sequence[int] | None = None,
         method: MethodSpec | str = DEFAULT_METHOD,
         max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
+        stop: Sequence[str] = (),
     ) -> GenerationResult:
         """Answer one prompt; connects first where that has not been done.
 
@@ -241,18 +174,20 @@ class Autodraft:
             prompt_ids: Token ids instead, taken as they are.
             method: Method id, or a method with limits of its own.
             max_new_tokens: Most tokens of the answer.
+            stop: Strings that end the answer; its text is cut before them.
 
         Raises:
-            ValueError: If not exactly one of the three prompts is given.
+            ValueError: If not exactly one of the three prompts is given, or a limit is wrong.
             ConfigError: If there is no such method.
             ContextLengthError: If the prompt leaves no room for an answer.
             LinkError: If the link or the server fails.
         """
         prompt = self._prompt(input_text, messages, prompt_ids)
-        request = self._request(prompt, method, max_new_tokens)
+        request = self._request(prompt, method, max_new_tokens, stop)
         with self._link_dropped_on_error():
             token_ids = [token for block in request for token in block]
-        return _result(self._text_side.decode(token_ids), request)
+        text = StopText(stop)
+        return _result(text.push(self.decode(token_ids)) + text.flush(), request)
 
     def stream(
         self,
@@ -262,6 +197,7 @@ class Autodraft:
         prompt_ids: Sequence[int] | None = None,
         method: MethodSpec | str = DEFAULT_METHOD,
         max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
+        stop: Sequence[str] = (),
         on_end: Callable[[GenerationResult], None] | None = None,
     ) -> Iterator[str]:
         """Answer one prompt and yield its text as it becomes certain; raises as ``run`` does.
@@ -272,49 +208,33 @@ class Autodraft:
             prompt_ids: Token ids instead, taken as they are.
             method: Method id, or a method with limits of its own.
             max_new_tokens: Most tokens of the answer.
+            stop: Strings that end the answer; its text is cut before them.
             on_end: Called with the whole result when the answer has ended.
         """
         prompt = self._prompt(input_text, messages, prompt_ids)
-        request = self._request(prompt, method, max_new_tokens)
-        text, pieces = TextStream(self._text_side.decode), []
+        request = self._request(prompt, method, max_new_tokens, stop)
+        text, until_stop, pieces = TextStream(self.decode), StopText(stop), []
         with self._link_dropped_on_error():
             for block in request:
-                if piece := text.push(block):
+                if piece := until_stop.push(text.push(block)):
                     pieces.append(piece)
                     yield piece
-        if piece := text.flush():
+        if piece := until_stop.push(text.flush()) + until_stop.flush():
             pieces.append(piece)
             yield piece
         if on_end is not None:
             on_end(_result("".join(pieces), request))
 
     def describe(self) -> dict[str, Any]:
-        """Return models, devices and versions of both sides, for a manifest.
+        """Return models, devices, energy meters and versions of both sides, for a manifest.
 
-        ``draft`` is None as long as no draft model was needed.
+        ``draft`` is None as long as no draft model was needed here.
         """
-        welcome = self._connected().welcome
-        draft = self._draft
-        hidden = {"added_tokens", "eos_ids"}
-        target = msgspec.structs.asdict(welcome)
-        return {
-            "target": {key: value for key, value in target.items() if key not in hidden},
-            "draft": draft and _described(draft, self._config.runtime.draft_device_name),
-            "tokenizer": self._text_side.name,
-            "client": {
-                "autodraft": __version__,
-                "python": platform.python_version(),
-                "platform": platform.platform(),
-                "torch_threads": torch_threads(),
-                **{name: version(name) for name in ("torch", "transformers", "numpy")},
-            },
-        }
+        return self._user.describe()
 
     def close(self) -> None:
         """Close the link; the loaded models stay for the next connection. Safe to call twice."""
-        target, self._target = self._target, None
-        if target is not None:
-            target.close()
+        self._user.close()
 
     def __enter__(self) -> "Autodraft":
         self.connect()
@@ -328,15 +248,9 @@ class Autodraft:
     ) -> None:
         self.close()
 
-    @property
-    def _text_side(self) -> Tokenizer:
-        assert self._tokenizer is not None
-        return self._tokenizer
-
-    def _connected(self) -> RemoteTarget:
-        self.connect()
-        assert self._target is not None
-        return self._target
+    def _tokenizer(self) -> Tokenizer:
+        self._user.connect()
+        return self._user.tokenizer
 
     def _prompt(
         self,
@@ -354,23 +268,28 @@ class Autodraft:
         assert messages is not None
         return self.encode_chat(messages)
 
-    def _request(self, prompt: list[int], method: MethodSpec | str, max_new_tokens: int) -> Request:
-        target = self._connected()
+    def _request(
+        self, prompt: list[int], method: MethodSpec | str, max_new_tokens: int, stop: Sequence[str]
+    ) -> Request:
         spec = self._config.method(method) if isinstance(method, str) else method
         spec.require_available()
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {max_new_tokens}; it must be at least 1.")
-        limit = answer_limit(max_new_tokens, len(prompt), target.welcome.max_context)
+        if isinstance(stop, str):
+            raise ValueError(f"stop is the text {stop!r}; give a list of strings: [{stop!r}].")
+        target = self._user.prepare_for(spec)
+        welcome = target.welcome
+        limit = answer_limit(max_new_tokens, len(prompt), welcome.max_context)
         if not prompt or limit < 1:
             raise ContextLengthError(
-                f"The prompt has {len(prompt)} tokens; {target.welcome.model} on this server takes "
-                f"1 to {target.welcome.max_context - 1}. Shorten it, or start the server with a "
+                f"The prompt has {len(prompt)} tokens; {welcome.model} on this server takes "
+                f"1 to {welcome.max_context - 1}. Shorten it, or start the server with a "
                 "larger --max-context where the model allows it."
             )
-        if spec.needs_draft_model and self._side.runner is None:
-            self._load_draft(target.welcome)
-        rules = StopRules(frozenset(target.welcome.eos_ids), limit)
-        return Request(target, make_method(spec, self._side), prompt, rules, self._meters)
+        rules = StopRules(frozenset(welcome.eos_ids), limit, tuple(stop))
+        decoder = make_method(spec, self._user.side)
+        meters, decode = self._user.meters(), self._user.tokenizer.decode
+        return Request(target, decoder, prompt, rules, meters, decode)
 
     @contextlib.contextmanager
     def _link_dropped_on_error(self) -> Iterator[None]:
@@ -380,17 +299,6 @@ class Autodraft:
         except (AutodraftError, KeyboardInterrupt):
             self.close()
             raise
-
-
-def _described(draft: LoadedModel, device_name: str | None) -> dict[str, Any]:
-    return {
-        "model": draft.source.name,
-        "revision": draft.revision,
-        "quantization": draft.source.quantization,
-        "dtype": draft.runner.dtype,
-        "device": draft.runner.device,
-        "device_name": device_name or device_label(draft.runner.device),
-    }
 
 
 def _result(text: str, request: Request) -> GenerationResult:

@@ -78,6 +78,14 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
     add("--server-name", default=_DEFAULTS.server_name, help="name clients expect (%(default)s)")
     add("--device-map", default=_DEFAULTS.device_map, help="device of the target (%(default)s)")
     add("--base-model-path", metavar="MODEL", help="target model; without it a client chooses")
+    add(
+        "--draft-model-path",
+        metavar="MODEL",
+        help="draft model of co-located methods (chain@server); without it a client chooses one "
+        "under lazy load",
+    )
+    add("--draft-quantization", choices=QUANTIZATIONS, default=_DEFAULTS.draft_quantization)
+    add("--draft-dtype", choices=DTYPES, default=_DEFAULTS.draft_dtype)
     loading = parser.add_mutually_exclusive_group()
     loading.add_argument(
         "--lazy-load",
@@ -116,6 +124,9 @@ def _target(arguments: argparse.Namespace) -> int:
         arguments.hf_token,
         on_ready=lambda line: print(line, flush=True),
         base_model_path=arguments.base_model_path,
+        draft_model_path=arguments.draft_model_path,
+        draft_quantization=arguments.draft_quantization,
+        draft_dtype=arguments.draft_dtype,
         quantization=arguments.quantization or _DEFAULTS.quantization,
         dtype=arguments.dtype,
         device_map=arguments.device_map,

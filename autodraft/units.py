@@ -11,3 +11,4 @@ BYTES_PER_GB: Final = 1e9
 TOKENS_PER_MILLION: Final = 1e6
 MS_PER_S: Final = 1e3
 US_PER_S: Final = 1e6
+MJ_PER_J: Final = 1e3

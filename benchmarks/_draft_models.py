@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from _draft_rounds import KnownAnswer
 
-from autodraft.decoding.stopping import StopRules
+from autodraft.decoding.stopping import Decode, StopRules
 from autodraft.engine.drafter import Drafter
 from autodraft.engine.verifier import Verifier
 from autodraft.models.loader import LoadedModel, ModelSource, load_model
@@ -81,14 +81,21 @@ def load_pair(target_name: str, draft_name: str, dtype: str) -> Pair:
 
 
 def greedy_answer(
-    target: ModelRunner, prompt: Sequence[int], rules: StopRules
+    target: ModelRunner, prompt: Sequence[int], rules: StopRules, decode: Decode | None = None
 ) -> tuple[KnownAnswer, list[float]]:
     """Answer as a server-only target does, token by token.
+
+    Args:
+        target: The target model.
+        prompt: Token ids of the prompt.
+        rules: When the answer ends.
+        decode: Turns token ids into text, where the rules have stop strings.
 
     Returns:
         The answer, and the seconds of each forward of one token.
     """
-    verifier = Verifier(target, np.array(prompt, dtype=np.int64), rules, node_budget=0)
+    context = np.array(prompt, dtype=np.int64)
+    verifier = Verifier(target, context, rules, node_budget=0, decode=decode)
     tokens, seconds = [verifier.prefill()], []
     while verifier.finish is None:
         started = time.perf_counter()

@@ -6,12 +6,10 @@ that the drafter grows, with and without retrieved continuations. Knows no link 
 """
 
 import argparse
-import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import _common as common
@@ -38,6 +36,7 @@ from _draft_report import (
     step_figures,
 )
 from _draft_rounds import BestTree, Chain, Guesser, KnownAnswer, play
+from huggingface_hub.constants import HF_HUB_OFFLINE
 
 from autodraft.config import TreeConfig
 from autodraft.decoding.retrieval import AcceptanceTable, Retriever
@@ -46,7 +45,15 @@ from autodraft.engine.drafter import Drafter
 from autodraft.errors import AutodraftError
 from autodraft.models.embedded import EMBEDDED_DRAFT, EMBEDDED_TARGET
 from autodraft.models.loader import DTYPES
-from evaluation.datasets import AVAILABLE_BENCHES, BENCH_DIR_VARIABLE, Question, load_bench
+from autodraft.models.tokenizer import Tokenizer
+from autodraft.settings import bench_dir, cache_dir
+from evaluation.datasets import (
+    AVAILABLE_BENCHES,
+    BENCH_DIR_VARIABLE,
+    Locations,
+    Question,
+    load_bench,
+)
 
 BENCH: Final = "mt_bench"
 QUICK_BENCH: Final = "quick"
@@ -54,7 +61,7 @@ TOKENS: Final = 128
 QUICK_TOKENS: Final = 48
 WIDTH: Final = 8
 DEPTH: Final = 8
-RETRIEVAL_DEPTH: Final = TreeConfig().proposed_max_depth
+RETRIEVAL_DEPTH: Final = TreeConfig().proposed_max_depth[0]
 """A continuation costs no draft step, so it may go as deep as the harness lets a tree go."""
 CONTEXTS: Final = (128, 256, 512)
 TURNS: Final = 60
@@ -119,17 +126,24 @@ class Quality:
 
     def _answer(self, question: Question) -> KnownAnswer:
         target = self._pair.target
-        prompt = target.tokenizer.encode_chat([{"role": "user", "content": question.turns[0]}])
+        prompt = _prompt_ids(target.tokenizer, question)
         limit = answer_limit(self._limits.tokens, len(prompt), target.runner.max_context)
         if limit < 1:
             raise common.CannotMeasure(
                 f"{question.bench}: question {question.id} has {len(prompt)} tokens, and the "
                 f"target takes {target.runner.max_context}. Choose another benchmark or target."
             )
-        rules = StopRules(target.tokenizer.eos_ids, limit)
-        answer, seconds = greedy_answer(target.runner, prompt, rules)
+        rules = StopRules(target.tokenizer.eos_ids, limit, question.stop)
+        answer, seconds = greedy_answer(target.runner, prompt, rules, target.tokenizer.decode)
         self.step_seconds += seconds
         return answer
+
+
+def _prompt_ids(tokenizer: Tokenizer, question: Question) -> list[int]:
+    text = question.turns[0]
+    if question.form == "completion":
+        return tokenizer.encode(text)
+    return tokenizer.encode_chat([{"role": "user", "content": text}])
 
 
 def load_questions(benches: Sequence[str], limit: int | None) -> dict[str, tuple[Question, ...]]:
@@ -137,11 +151,15 @@ def load_questions(benches: Sequence[str], limit: int | None) -> dict[str, tuple
 
     Raises:
         ConfigError: If there is no such benchmark.
-        DataError: If its file is missing or malformed.
+        DataError: If its file is found nowhere or is malformed.
     """
-    value = os.environ.get(BENCH_DIR_VARIABLE)
-    folder = Path(value).expanduser().absolute() if value else None
-    return {bench: load_bench(bench, folder, limit) for bench in benches}
+    locations = Locations(
+        bench_dir=None,
+        environment_dir=bench_dir(),
+        cache_dir=cache_dir(),
+        download=not HF_HUB_OFFLINE,
+    )
+    return {bench: load_bench(bench, locations, limit) for bench in benches}
 
 
 def report(played: Mapping[str, Sequence[Played]], found: Figures, settings: Figures) -> None:
@@ -179,7 +197,7 @@ def _arguments() -> argparse.Namespace:
         type=_bench_names,
         metavar="NAME,…",
         help=f"benchmarks, out of {', '.join(AVAILABLE_BENCHES)} (default {BENCH}; with --quick "
-        f"{QUICK_BENCH}); all but {QUICK_BENCH} are read from {BENCH_DIR_VARIABLE}",
+        f"{QUICK_BENCH}); all but {QUICK_BENCH} are read from {BENCH_DIR_VARIABLE}, or downloaded",
     )
     parser.add_argument(
         "--limit", type=common.positive, help="questions of each benchmark and sub-task"

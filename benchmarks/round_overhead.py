@@ -28,7 +28,8 @@ from autodraft.config import ServerConfig
 from autodraft.decoding.stopping import StopRules
 from autodraft.engine.remote import RemoteTarget, TargetWish
 from autodraft.engine.service import TargetService
-from autodraft.engine.session import Meters, Request, Speculative
+from autodraft.engine.rounds import Meters, Rounds
+from autodraft.engine.session import Request, Speculative
 from autodraft.errors import AutodraftError
 from autodraft.models.runner import best_tokens
 from autodraft.policy import FixedTreePolicy, TreeLimits
@@ -74,7 +75,7 @@ def run_request(target: RemoteTarget, nodes: int, rounds: int, seed: int) -> lis
         CannotMeasure: If the answer is not what plain decoding gives, in that many rounds.
     """
     policy = FixedTreePolicy(TreeLimits(DEPTH, DEPTH, nodes))
-    method = Speculative("fixed_tree", policy, stub.StubDrafter(seed))
+    method = Speculative("fixed_tree", Rounds(policy, stub.StubDrafter(seed)))
     prompt = list(range(stub.FIRST_ID, stub.FIRST_ID + PROMPT_TOKENS))
     rules = StopRules(frozenset(), 1 + rounds * (DEPTH + 1))
     request = Request(target, method, prompt, rules, Meters())

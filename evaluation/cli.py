@@ -1,44 +1,49 @@
 """The harness's command line: ``python -m evaluation run CONFIG``.
 
 Exit codes: 0 all requests finished, 1 a request or the run failed, 2 the command line or the
-configuration is wrong, 130 interrupted. Tables go to standard output; progress, warnings and
-errors to standard error. The only module of the harness that reads the environment.
+configuration is wrong, 130 interrupted by Ctrl-C or SIGTERM. Tables go to standard output;
+progress, warnings and errors to standard error. The only module of the harness that reads the
+environment.
 """
 
 import argparse
+import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from rich.console import Console
 
+from autodraft import settings
 from autodraft.config import ExperimentConfig
 from autodraft.config_io import LoadedConfig, dump_yaml, load_config
 from autodraft.errors import AutodraftError, ConfigError
-from autodraft.records import SCHEMA_VERSION
-from evaluation.datasets import BENCH_DIR_VARIABLE, Question
-from evaluation.plan import Plan, check_plan, make_plan, print_dry_run
-from evaluation.progress import show_progress
-from evaluation.provenance import now, provenance
-from evaluation.report import Results, energy_methods, print_results, write_results
-from evaluation.runner import Engine, Outcome, run_plan, warm_up
-from evaluation.store import RunStore, make_run_id
+from evaluation.datasets import Locations, overlaps
+from evaluation.dry_run import print_dry_run
+from evaluation.estimate import ASSUMED_TOKENS_PER_S, find_rates
+from evaluation.experiment import (
+    EXIT_FAILED,
+    Consoles,
+    EngineFactory,
+    Experiment,
+    print_error,
+)
+from evaluation.interrupts import Interrupts
+from evaluation.manifest import continued_manifest, new_manifest
+from evaluation.plan import load_questions, make_plan, require_methods
+from evaluation.resume import Wish, choose_run, resolved_text
+from evaluation.runner import Engine
+from evaluation.store import RESOLVED_FILE, RunStore, make_run_id
 
-EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 _RESULTS: Final = Path(__file__).resolve().parent.parent / "results"
-
-EngineFactory = Callable[[ExperimentConfig], Engine]
-
-
-class _Consoles(NamedTuple):
-    out: Console
-    err: Console
+_OFFLINE_VARIABLES: Final = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
+_TRUE_WORDS: Final = frozenset({"1", "on", "yes", "true"})  # as huggingface_hub reads them
 
 
 def _make_engine(config: ExperimentConfig) -> Engine:
@@ -53,6 +58,16 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _rate(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m evaluation",
@@ -63,7 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run",
         help="run every method of a configuration on its benchmarks",
-        description="Run every method of a configuration on its benchmarks.",
+        description="Run every method of a configuration on its benchmarks. A run of the same "
+        "configuration that was ended goes on where it stood.",
         allow_abbrev=False,
     )
     run.add_argument("config", metavar="CONFIG", type=Path, help="an XML or YAML experiment")
@@ -88,8 +104,30 @@ def _parser() -> argparse.ArgumentParser:
         default=_RESULTS,
         help="folder of all results (default: results/ of the repository)",
     )
+    earlier = run.add_mutually_exclusive_group()
+    earlier.add_argument(
+        "--resume",
+        metavar="RUN_ID",
+        nargs="?",
+        const="",
+        help="go on with an earlier run, or stop with an error where none has this configuration; "
+        "without RUN_ID the newest that has",
+    )
+    earlier.add_argument(
+        "--fresh", action="store_true", help="begin a new run, whatever runs there are"
+    )
     run.add_argument(
-        "--dry-run", action="store_true", help="print the plan and stop: no model, no server"
+        "--dry-run",
+        action="store_true",
+        help="print the plan with an estimate of time and cost, and stop: no model, no server",
+    )
+    run.add_argument(
+        "--assume-tokens-per-s",
+        metavar="X",
+        type=_rate,
+        default=ASSUMED_TOKENS_PER_S,
+        help="speed for the estimate of --dry-run, where no earlier run of these models tells "
+        "(default: %(default)g)",
     )
     return parser
 
@@ -104,146 +142,73 @@ def _overrides(arguments: argparse.Namespace) -> list[str]:
     return overrides
 
 
-def _bench_dir() -> Path | None:
-    value = os.environ.get(BENCH_DIR_VARIABLE)
-    return Path(value).expanduser().absolute() if value else None
+def _wish(arguments: argparse.Namespace) -> Wish:
+    return Wish(
+        fresh=arguments.fresh,
+        insist=arguments.resume is not None,
+        run_id=arguments.resume or None,
+    )
 
 
-def _first_manifest(
-    loaded: LoadedConfig,
-    plan: Plan,
-    questions: Mapping[str, Sequence[Question]],
-    store: RunStore,
-    argv: Sequence[str],
-) -> dict[str, Any]:
-    objective = loaded.config.objective
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "run_id": store.run_id,
-        "status": "running",
-        "started_at": now(),
-        **provenance(argv),
-        "config": str(loaded.source),
-        "warnings": list(loaded.warnings),
-        "methods": [{"label": spec.label, **spec.model_dump(mode="json")} for spec in plan.methods],
-        "questions": {bench: len(items) for bench, items in questions.items()},
-        "repeats": loaded.config.run.repeats,
-        "seed": loaded.config.sampling.seed,
-        "objectives": list(objective.objective_metrics),
-        "billing": objective.billing,
-        "prices": {
-            "TARGET_PER_HOUR_COST": objective.target_per_hour_cost,
-            "DRAFT_ELECTRICITY_COST_PER_KWH": objective.draft_electricity_cost_per_kwh,
-            "USER_COMM_COST_PER_GB": objective.user_comm_cost_per_gb,
-            "CLOUD_OUTBOUND_COST_PER_GB": objective.cloud_outbound_cost_per_gb,
-            "DRAFT_PER_HOUR_COST": objective.draft_per_hour_cost,
-        },
-    }
+def _locations(config: ExperimentConfig, download: bool) -> Locations:
+    offline = any(
+        os.environ.get(name, "").strip().lower() in _TRUE_WORDS for name in _OFFLINE_VARIABLES
+    )
+    bench_dir = config.dataset.bench_dir
+    return Locations(
+        bench_dir=Path(bench_dir).expanduser().absolute() if bench_dir else None,
+        environment_dir=settings.bench_dir(),
+        cache_dir=settings.cache_dir(),
+        download=download and config.dataset.download and not offline,
+    )
 
 
 def _create_store(loaded: LoadedConfig, root: Path) -> RunStore:
-    resolved = dump_yaml(loaded.config)
-    run_id = make_run_id(resolved, datetime.now(timezone.utc).date())
-    store = RunStore.create(root.absolute(), loaded.source.stem, run_id)
+    run_id = make_run_id(resolved_text(loaded.config), datetime.now(timezone.utc).date())
+    store = RunStore.create(root, loaded.source.stem, run_id)
     suffix = ".xml" if loaded.source.suffix.lower() == ".xml" else ".yaml"
+    store.write_text(RESOLVED_FILE, dump_yaml(loaded.config))
     store.write_text(f"config{suffix}", loaded.text)
-    store.write_text("config.resolved.yaml", resolved)
     return store
 
 
-class _Run:
-    """One run, from the first connection to the last file."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        questions: Mapping[str, tuple[Question, ...]],
-        store: RunStore,
-        manifest: dict[str, Any],
-        consoles: _Consoles,
-    ) -> None:
-        self._plan = plan
-        self._questions = questions
-        self._store = store
-        self._manifest = manifest
-        self._consoles = consoles
-
-    def execute(self, engine: Engine) -> int:
-        """Run the plan and return the exit code."""
-        self._prepare(engine)
-        total = self._plan.requests(self._questions)
+@contextmanager
+def _opened_store(loaded: LoadedConfig, root: Path, wish: Wish) -> Iterator[tuple[RunStore, bool]]:
+    """Hold the run's folder, mended; yield it and whether an earlier session had it."""
+    folder = choose_run(root / loaded.source.stem, loaded.config, wish)
+    store = _create_store(loaded, root) if folder is None else RunStore(folder)
+    with store.locked():
+        if folder is not None:
+            store.mend()
         try:
-            with show_progress(self._consoles.err, total) as progress:
-                outcome = run_plan(engine, self._plan, self._questions, self._store, progress)
-        except BaseException as error:  # Ctrl-C, a full disk, a fault of ours: keep what is there
-            interrupted = isinstance(error, KeyboardInterrupt)
-            self._finish("interrupted" if interrupted else "failed")
-            raise
-        results = self._finish("stopped" if outcome.stopped_by else "finished")
-        return self._conclude(outcome, total, sum(row.requests for row in results.rows))
-
-    def _prepare(self, engine: Engine) -> None:
-        self._store.write_manifest(self._manifest)
-        engine.connect()
-        self._manifest |= {"engine": engine.describe(), "rtt_s": engine.measure_rtt()}
-        self._store.write_manifest(self._manifest)
-        if self._plan.config.run.warmup_questions:
-            self._consoles.err.print("Warming up …")
-        warm_up(engine, self._plan, self._questions)
-
-    def _finish(self, status: str) -> Results:
-        results = write_results(self._store, self._plan.config.objective)
-        self._manifest |= {
-            "status": status,
-            "finished_at": now(),
-            "energy_methods": energy_methods(results.rows),
-        }
-        self._store.write_manifest(self._manifest)
-        print_results(self._consoles.out, results, self._store.folder)
-        return results
-
-    def _conclude(self, outcome: Outcome, total: int, done: int) -> int:
-        if outcome.stopped_by is not None:
-            _print_error(
-                self._consoles.err,
-                f"{outcome.stopped_by} The run stopped after {done} of {total} requests; "
-                "these are in the files above.",
-            )
-        elif outcome.errors:
-            _print_error(
-                self._consoles.err,
-                f"{outcome.errors} of {total} requests failed; their lines in requests.jsonl "
-                'have status "error" and say why.',
-            )
-        return EXIT_FAILED if outcome.errors or outcome.stopped_by else 0
+            yield store, folder is not None
+        finally:
+            store.discard_if_empty()
 
 
 def _console(stderr: bool = False) -> Console:
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
-def _print_error(console: Console, message: str) -> None:
-    console.print(f"error: {message}", soft_wrap=True)
-
-
 def _run(arguments: argparse.Namespace, argv: Sequence[str], make_engine: EngineFactory) -> int:
-    consoles = _Consoles(_console(), _console(stderr=True))
+    consoles = Consoles(_console(), _console(stderr=True))
     loaded = load_config(arguments.config, _overrides(arguments))
     plan = make_plan(loaded.config)
-    bench_dir = _bench_dir()
-    for warning in loaded.warnings:
+    for warning in (*loaded.warnings, *plan.notes, *overlaps(plan.benches)):
         consoles.err.print(f"warning: {warning}", soft_wrap=True)
+    root = arguments.output.absolute()
     if loaded.config.run.dry_run:
-        print_dry_run(consoles.out, plan, bench_dir)
+        rates = find_rates(root, loaded.config, arguments.assume_tokens_per_s)
+        print_dry_run(consoles.out, plan, _locations(loaded.config, download=False), rates)
         return 0
-    questions = check_plan(plan, bench_dir)
-    store = _create_store(loaded, arguments.output)
-    manifest = _first_manifest(loaded, plan, questions, store, argv)
-    try:
-        with closing(make_engine(loaded.config)) as engine:
-            return _Run(plan, questions, store, manifest, consoles).execute(engine)
-    finally:
-        store.discard_if_empty()
+    require_methods(plan)
+    questions = load_questions(plan, _locations(loaded.config, download=True))
+    with Interrupts() as interrupts, _opened_store(loaded, root, _wish(arguments)) as opened:
+        store, goes_on = opened
+        take = continued_manifest if goes_on else new_manifest
+        manifest = take(loaded, plan, questions, store)
+        experiment = Experiment(plan, questions, store, manifest, consoles, interrupts)
+        return experiment.run(make_engine, argv)
 
 
 def main(argv: Sequence[str] | None = None, make_engine: EngineFactory = _make_engine) -> int:
@@ -261,8 +226,11 @@ def main(argv: Sequence[str] | None = None, make_engine: EngineFactory = _make_e
     try:
         return _run(arguments, ["python", "-m", "evaluation", *given], make_engine)
     except AutodraftError as error:
-        _print_error(_console(stderr=True), str(error))
+        print_error(_console(stderr=True), str(error))
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
     except KeyboardInterrupt:
-        _print_error(_console(stderr=True), "Interrupted. Finished requests are kept.")
+        print_error(
+            _console(stderr=True),
+            "Interrupted. Finished requests are kept; go on later with --resume.",
+        )
         return EXIT_INTERRUPTED

@@ -50,6 +50,7 @@ def place_names(
     height: float,
     marker: float,
     bounds: Box,
+    obstacles: Sequence[Box] = (),
 ) -> list[Box]:
     """Choose a box for each name: near its point, off other names, points and the border.
 
@@ -59,6 +60,7 @@ def place_names(
         height: Height of a name.
         marker: Diameter of a point's marker.
         bounds: Where names may be.
+        obstacles: What else names should keep off.
 
     Returns:
         One box per point: of the places tried, the nearest among those with the least overlap.
@@ -66,7 +68,7 @@ def place_names(
     markers = [_around(x, y, marker, marker) for x, y in points]
     placed: list[Box] = []
     for (x, y), width in zip(points, widths, strict=True):
-        taken = [*markers, *placed]
+        taken = [*markers, *obstacles, *placed]
 
         def cost(box: Box, taken: Sequence[Box] = taken) -> float:
             outside = box.area - box.overlap(bounds)

@@ -4,6 +4,7 @@ A line is flat: which case it belongs to, how it ended, and the fields of the re
 knows no files, no engine and no metric.
 """
 
+import hashlib
 from collections.abc import Sequence
 from typing import Final, Literal
 
@@ -13,6 +14,7 @@ from autodraft.errors import AutodraftError, StoreError
 from autodraft.records import SCHEMA_VERSION, GenerationResult, RequestRecord, RoundRecord
 
 _NEWLINE: Final = b"\n"
+_HASH_DIGITS: Final = 16
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +55,8 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
         status: ``ok`` or ``error``.
         error: What went wrong; ``None`` when nothing did.
         text: The answer; ``None`` after an error.
+        attempts: Times the request was sent until it ended so; more than 1 after a lost link.
+        prompt_hash: What `hash_prompt` makes of the prompt; ``None`` where there was none to send.
         record: What was measured; ``None`` after an error. Its ``method`` is the case's.
     """
 
@@ -60,24 +64,63 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
     status: Literal["ok", "error"]
     error: str | None = None
     text: str | None = None
+    attempts: int = 1
+    prompt_hash: str | None = None
     record: RequestRecord | None = None
 
     @classmethod
-    def finished(cls, case: Case, result: GenerationResult) -> "RequestLine":
+    def finished(
+        cls,
+        case: Case,
+        result: GenerationResult,
+        *,
+        attempts: int = 1,
+        prompt_hash: str | None = None,
+    ) -> "RequestLine":
         """Make the line of a request that was answered."""
-        record = msgspec.structs.replace(result.request, method=case.method)
-        return cls(case=case, status="ok", text=result.text, record=record)
+        return cls(
+            case=case,
+            status="ok",
+            text=result.text,
+            attempts=attempts,
+            prompt_hash=prompt_hash,
+            record=msgspec.structs.replace(result.request, method=case.method),
+        )
 
     @classmethod
-    def failed(cls, case: Case, error: AutodraftError) -> "RequestLine":
+    def failed(
+        cls,
+        case: Case,
+        error: AutodraftError,
+        *,
+        attempts: int = 1,
+        prompt_hash: str | None = None,
+    ) -> "RequestLine":
         """Make the line of a request that ended in an error."""
-        return cls(case=case, status="error", error=f"{type(error).__name__}: {error}")
+        return cls(
+            case=case,
+            status="error",
+            error=f"{type(error).__name__}: {error}",
+            attempts=attempts,
+            prompt_hash=prompt_hash,
+        )
 
 
 class _Ending(msgspec.Struct, frozen=True, kw_only=True):
     status: Literal["ok", "error"]
     error: str | None
     text: str | None
+    attempts: int = 1
+    prompt_hash: str | None = None
+
+
+def hash_prompt(token_ids: Sequence[int]) -> str:
+    """Return 16 hex digits of the SHA-256 of token ids, each written as 4 bytes, low byte first.
+
+    Lines with the same hash answered the same prompt.
+    """
+    data = b"".join(token.to_bytes(4, "little") for token in token_ids)
+    return hashlib.sha256(data).hexdigest()[:_HASH_DIGITS]
 
 
 def _head(run_id: str, case: Case) -> dict[str, object]:
@@ -88,6 +131,7 @@ def encode_request(run_id: str, line: RequestLine) -> bytes:
     """Write one line of ``requests.jsonl``, newline included."""
     fields = _head(run_id, line.case)
     fields |= {"status": line.status, "error": line.error, "text": line.text}
+    fields |= {"attempts": line.attempts, "prompt_hash": line.prompt_hash}
     if line.record is not None:
         fields |= msgspec.structs.asdict(line.record)
     return msgspec.json.encode(fields) + _NEWLINE
@@ -124,6 +168,20 @@ def decode_request(data: bytes, where: str) -> RequestLine:
         ending = msgspec.convert(fields, _Ending)
     except msgspec.DecodeError as error:
         raise StoreError(f"{where}: not a line of requests.jsonl ({error}).") from error
-    return RequestLine(
-        case=case, status=ending.status, error=ending.error, text=ending.text, record=record
-    )
+    return RequestLine(case=case, record=record, **msgspec.structs.asdict(ending))
+
+
+def decode_case(data: bytes, where: str) -> Case:
+    """Read which case a line of ``requests.jsonl`` or ``rounds.jsonl`` belongs to.
+
+    Args:
+        data: The line.
+        where: File and line number, for the error.
+
+    Raises:
+        StoreError: If the line is malformed.
+    """
+    try:
+        return msgspec.json.decode(data, type=Case)
+    except msgspec.DecodeError as error:
+        raise StoreError(f"{where}: not a line of a run ({error}).") from error

@@ -1,34 +1,82 @@
-"""Turn a configuration into the cells of an experiment: benchmark × method × repeat.
+"""Turn a configuration into the cells of an experiment, in the order in which they run.
 
-This module starts no engine and writes no file. It says before anything heavy begins what a run
-would do and whether this version can do it.
+A cell is benchmark × network × seed × method × repeat. Everything that shares a benchmark, a link
+and a seed is a `Condition`: within it the methods are compared. This module starts no engine and
+writes no file.
 """
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import product
+from typing import Any, Protocol, TypeAlias
 
-from rich.console import Console
-from rich.table import Table
+import msgspec
 
-from autodraft.config import ExperimentConfig, MethodSpec
-from autodraft.errors import ConfigError, DataError
-from evaluation.datasets import Question, load_bench
+from autodraft.config import ExperimentConfig, MethodSpec, NetworkSetting
+from evaluation.datasets import Locations, Question, first_questions, hold_out, load_bench
+from evaluation.lines import Case
+from evaluation.metrics import REFERENCE_METHOD
+
+Questions: TypeAlias = Mapping[str, tuple[Question, ...]]
+
+
+class Tuned(Protocol):
+    """Where the shapes that tuning chose are looked up."""
+
+    def shape(self, spec: MethodSpec, bench: str, network: NetworkSetting) -> MethodSpec | None:
+        """Return the spec with the shape chosen for it, or None where nothing was tuned."""
+        ...
+
+
+class NothingTuned:
+    """No shape was ever tuned."""
+
+    def shape(self, spec: MethodSpec, bench: str, network: NetworkSetting) -> MethodSpec | None:
+        """Return None."""
+        return None
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One part of an experiment: all questions of one benchmark, with one method, once.
+class Condition:
+    """One benchmark over one link with one seed; its methods are compared with each other.
 
     Attributes:
         bench: Name of the benchmark.
-        method: The method.
-        repeat: Number of the repeat, from 1.
+        network: How the link is shaped.
+        seed: Seed of the draws.
+        methods: The methods with the shapes they have here.
     """
 
     bench: str
-    method: MethodSpec
-    repeat: int
+    network: NetworkSetting
+    seed: int
+    methods: tuple[MethodSpec, ...]
+
+    @property
+    def reference(self) -> str:
+        """Label of the method whose answer to a turn is part of the next turn's prompt."""
+        labels = [spec.label for spec in self.methods]
+        return REFERENCE_METHOD if REFERENCE_METHOD in labels else labels[0]
+
+    def case(self, question: Question, turn: int, repeat: int, method: str) -> Case:
+        """Return the name of one request."""
+        return Case(
+            bench=self.bench,
+            question_id=question.id,
+            category=question.category,
+            turn=turn,
+            repeat=repeat,
+            method=method,
+            seed=self.seed,
+            **self.network.model_dump(),
+        )
+
+    def cases(self, question: Question, repeat: int, first_turn: int = 1) -> Iterator[Case]:
+        """Yield every request of a question from a turn on."""
+        for turn in range(first_turn, len(question.turns) + 1):
+            for spec in self.methods:
+                yield self.case(question, turn, repeat, spec.label)
 
 
 @dataclass(frozen=True)
@@ -37,101 +85,151 @@ class Plan:
 
     Attributes:
         config: The configuration.
-        methods: The methods, in the order of the tables; their labels are unique.
-        benches: The benchmarks, each once, in the order asked for.
+        conditions: In the order in which they run: by benchmark, then network, then seed.
+        notes: What a user should know of the shapes that were chosen.
     """
 
     config: ExperimentConfig
-    methods: tuple[MethodSpec, ...]
-    benches: tuple[str, ...]
+    conditions: tuple[Condition, ...]
+    notes: tuple[str, ...] = ()
 
     @property
-    def labels(self) -> tuple[str, ...]:
-        """The methods' labels."""
-        return tuple(spec.label for spec in self.methods)
+    def methods(self) -> tuple[MethodSpec, ...]:
+        """The methods as the configuration names them, in the order of the tables."""
+        return self.config.methods()
 
-    def cells(self) -> tuple[Cell, ...]:
-        """Return every cell of the experiment."""
-        return tuple(
-            Cell(bench, method, repeat)
-            for bench in self.benches
-            for method in self.methods
-            for repeat in range(1, self.config.run.repeats + 1)
+    @property
+    def benches(self) -> tuple[str, ...]:
+        """The benchmarks, each once, in the order asked for."""
+        return tuple(dict.fromkeys(condition.bench for condition in self.conditions))
+
+    @property
+    def networks(self) -> tuple[NetworkSetting, ...]:
+        """The settings of the link, each once."""
+        return tuple(dict.fromkeys(condition.network for condition in self.conditions))
+
+    @property
+    def repeats(self) -> range:
+        """Numbers of the repeats, from 1."""
+        return range(1, self.config.run.repeats + 1)
+
+    @property
+    def table_order(self) -> tuple[tuple[str, str, str], ...]:
+        """Benchmark, label of the network and label of the method: the order of the tables."""
+        order = (
+            (condition.bench, condition.network.label, spec.label)
+            for condition in self.conditions
+            for spec in condition.methods
         )
+        return tuple(dict.fromkeys(order))
 
-    def requests(self, questions: Mapping[str, tuple[Question, ...]]) -> int:
+    def cases(self, questions: Questions) -> Iterator[Case]:
+        """Yield every request of a run, warm-up left out."""
+        for condition in self.conditions:
+            for repeat in self.repeats:
+                for question in questions[condition.bench]:
+                    yield from condition.cases(question, repeat)
+
+    def requests(self, questions: Questions) -> int:
         """Return how many requests a run sends, warm-up left out."""
-        turns = sum(len(question.turns) for bench in self.benches for question in questions[bench])
-        return turns * len(self.methods) * self.config.run.repeats
+        return sum(1 for _ in self.cases(questions))
 
 
-def make_plan(config: ExperimentConfig) -> Plan:
+def make_plan(config: ExperimentConfig, tuned: Tuned | None = None) -> Plan:
     """Find the cells that a configuration asks for.
+
+    Args:
+        config: The configuration.
+        tuned: Knows the shapes that tuning chose; None where nothing was.
 
     Raises:
         ConfigError: If it asks for no method.
     """
-    return Plan(config, config.methods(), config.dataset.benches)
+    tuned = tuned or NothingTuned()
+    methods = config.methods()
+    notes: dict[tuple[str, str], str] = {}
+    conditions = []
+    # The same setting twice in the lists, as in RTT_MS=0,0, is one setting.
+    networks = tuple(dict.fromkeys(config.network.settings()))
+    for bench, network in product(config.dataset.benches, networks):
+        shaped = []
+        for spec in methods:
+            found = tuned.shape(spec, bench, network) if spec.tuned else None
+            if spec.tuned and found is None:
+                notes.setdefault((bench, spec.label), _not_tuned(spec, bench))
+            shaped.append(found or spec)
+        for seed in config.seeds():
+            conditions.append(Condition(bench, network, seed, tuple(shaped)))
+    return Plan(config, tuple(conditions), tuple(notes.values()))
 
 
-def check_plan(plan: Plan, bench_dir: Path | None) -> dict[str, tuple[Question, ...]]:
-    """Make sure that everything planned can run, and load the questions.
+def _not_tuned(spec: MethodSpec, bench: str) -> str:
+    shape = f"width {spec.width}, depth {spec.max_depth} and {spec.node_budget} nodes"
+    if spec.width == 1:
+        shape = f"d={spec.max_depth}"
+    return (
+        f"{bench}, {spec.label}: not tuned, so it takes {shape}. To choose on validation "
+        "questions, run: python -m evaluation tune CONFIG"
+    )
 
-    Args:
-        plan: The plan.
-        bench_dir: Folder of the benchmark files, if the user named one.
 
-    Returns:
-        The questions of each benchmark, cut to the configured limit.
+def require_methods(plan: Plan) -> None:
+    """Do nothing if every method exists in this version.
 
     Raises:
-        ConfigError: If a method does not exist in this version.
-        DataError: If a benchmark's file is missing or malformed.
+        ConfigError: If one does not.
     """
     for spec in plan.methods:
         spec.require_available()
-    limit = plan.config.dataset.question_limit
-    return {bench: load_bench(bench, bench_dir, limit) for bench in plan.benches}
 
 
-def _method_note(spec: MethodSpec) -> tuple[str, str]:
-    """Return a short note and the full story; both empty when the method can run."""
-    try:
-        spec.require_available()
-    except ConfigError as error:
-        return "method not available yet", str(error)
-    return "", ""
+def load_measured(
+    config: ExperimentConfig, bench: str, locations: Locations
+) -> tuple[Question, ...]:
+    """Load the questions that a run measures: validation questions left out, cut to the limit.
 
+    Validation questions are left out for every method as soon as the shape of one of them is to
+    be tuned, so that all are measured on the same questions.
 
-def _bench_note(plan: Plan, bench: str, bench_dir: Path | None) -> tuple[int | None, str, str]:
-    """Return the number of turns, a short note and the full story."""
-    try:
-        questions = load_bench(bench, bench_dir, plan.config.dataset.question_limit)
-    except DataError as error:
-        return None, "questions missing or malformed", str(error)
-    return sum(len(question.turns) for question in questions), "", ""
-
-
-def print_dry_run(console: Console, plan: Plan, bench_dir: Path | None) -> None:
-    """Print what a run would do and what would stop it, without doing any of it.
-
-    Args:
-        console: Where to.
-        plan: The plan.
-        bench_dir: Folder of the benchmark files, if the user named one.
+    Raises:
+        DataError: If the benchmark's file is missing or malformed, or too short for both.
     """
-    table = Table(title="Plan", title_justify="left")
-    for heading in ("benchmark", "method", "repeat", "requests", "state"):
-        table.add_column(heading, justify="right" if heading in ("repeat", "requests") else "left")
-    method_notes = {spec.label: _method_note(spec) for spec in plan.methods}
-    bench_notes = {bench: _bench_note(plan, bench, bench_dir) for bench in plan.benches}
-    for cell in plan.cells():
-        turns, bench_note, _ = bench_notes[cell.bench]
-        note = ", ".join(filter(None, (method_notes[cell.method.label][0], bench_note)))
-        requests = "–" if turns is None else str(turns)
-        table.add_row(cell.bench, cell.method.label, str(cell.repeat), requests, note or "ready")
-    console.print(table)
-    stories = [story for _, story in method_notes.values()]
-    stories += [story for _, _, story in bench_notes.values()]
-    for story in filter(None, stories):
-        console.print(f"would stop the run: {story}", soft_wrap=True)
+    questions = load_bench(bench, locations)
+    if any(spec.tuned for spec in config.methods()):
+        questions, _ = hold_out(bench, questions, config.dataset.validation_questions)
+    return first_questions(bench, questions, config.dataset.question_limit)
+
+
+def load_questions(plan: Plan, locations: Locations) -> dict[str, tuple[Question, ...]]:
+    """Load the questions of each benchmark of a plan; raises like `load_measured`."""
+    return {bench: load_measured(plan.config, bench, locations) for bench in plan.benches}
+
+
+def fixed_part(plan: Plan, questions: Questions) -> dict[str, Any]:
+    """Return what must stay as it is from session to session of one run, as JSON values.
+
+    The configuration is compared apart. This is what stands outside of it: the text of the
+    questions, and the shapes that were looked up.
+    """
+    return {
+        "questions": {
+            bench: {"count": len(questions[bench]), "sha256": _hash_questions(questions[bench])}
+            for bench in plan.benches
+        },
+        "methods": [
+            {
+                "bench": condition.bench,
+                "network": condition.network.label,
+                "label": spec.label,
+                **spec.model_dump(mode="json"),
+            }
+            for condition in plan.conditions
+            if condition.seed == plan.conditions[0].seed
+            for spec in condition.methods
+        ],
+    }
+
+
+def _hash_questions(questions: tuple[Question, ...]) -> str:
+    data = msgspec.json.encode([(item.id, item.turns, item.form, item.stop) for item in questions])
+    return hashlib.sha256(data).hexdigest()

@@ -1,14 +1,15 @@
-"""Draw throughput against an objective: one picture per benchmark and objective, png and svg.
+"""Draw throughput against an objective: a picture per benchmark, network setting and objective.
 
-Points carry their method's name; colours come from Okabe and Ito's palette, which colour-blind
-readers can tell apart, and each method has a marker of its own as well. This module computes no
-figure: it draws the rows it is given.
+Each is written as png and svg. Points carry their method's name and, where they are known, error
+bars; colours come from Okabe and Ito's palette, which colour-blind readers can tell apart, and each
+method has a marker of its own as well. This module computes no figure: it draws the rows it is
+given.
 """
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -16,7 +17,7 @@ from matplotlib.figure import Figure
 
 from autodraft.errors import StoreError
 from evaluation.labels import Box, place_names
-from evaluation.metrics import TradeoffRow
+from evaluation.metrics import Conditions, TradeoffRow
 
 _SIZE_INCHES: Final = (7.0, 4.5)
 _DPI: Final = 150
@@ -24,6 +25,8 @@ _MARGIN: Final = 0.18  # of the data's range, so that names beside the points st
 _POINTS_PER_INCH: Final = 72
 _NAME_POINTS: Final = 9.0
 _MARKER_POINTS: Final = 8.0
+_BAR_POINTS: Final = 1.0
+_CAP_POINTS: Final = 2.5
 _LETTER_WIDTH: Final = 0.62  # of the font's size, on average
 _LINE_HEIGHT: Final = 1.3  # of the font's size
 _FORMATS: Final = ("png", "svg")
@@ -44,18 +47,77 @@ _AXIS_NAME: Final = {
 }
 
 
+_Bar: TypeAlias = tuple[list[float], list[float]]  # how far it reaches down and up
+
+
+class _Picture(NamedTuple):
+    """What the rows of one picture have in common.
+
+    Attributes:
+        conditions: Benchmark, network setting and seed.
+        objective: What is on the second axis.
+        several_seeds: Whether there are pictures of other seeds.
+    """
+
+    conditions: Conditions
+    objective: str
+    several_seeds: bool
+
+    @property
+    def title(self) -> str:
+        subject = ", ".join(self.conditions.names(self.several_seeds))
+        return f"{subject}: throughput against {self.objective.replace('_', ' ')}"
+
+    @property
+    def file_stem(self) -> str:
+        names = ["tradeoff", *self.conditions.names(self.several_seeds), self.objective]
+        return re.sub(r"[^A-Za-z0-9._-]+", "_", "_".join(names))
+
+
 class _Point(NamedTuple):
     method: str
     tokens_per_s: float
     value: float
+    bar_x: _Bar | None
+    bar_y: _Bar | None
+
+
+def _bar(value: float, low: float | None, high: float | None) -> _Bar | None:
+    """Return the reach of an error bar; an interval beside its value reaches to it one way only."""
+    if low is None or high is None:
+        return None
+    return [max(value - low, 0.0)], [max(high - value, 0.0)]
 
 
 def _points(rows: Sequence[TradeoffRow]) -> list[_Point]:
     return [
-        _Point(row.method, row.tokens_per_s, row.value)
+        _Point(
+            row.method,
+            row.tokens_per_s,
+            row.value,
+            _bar(row.tokens_per_s, row.tokens_per_s_ci_low, row.tokens_per_s_ci_high),
+            _bar(row.value, row.value_ci_low, row.value_ci_high),
+        )
         for row in rows
         if row.tokens_per_s is not None and row.value is not None
     ]
+
+
+def _bar_boxes(axes: Axes, point: _Point) -> list[Box]:
+    """Return where the error bars are, in pixels, caps included."""
+    cap = _CAP_POINTS * _DPI / _POINTS_PER_INCH
+    boxes = []
+    if point.bar_x is not None:
+        (down,), (up,) = point.bar_x
+        ends = [(point.tokens_per_s - down, point.value), (point.tokens_per_s + up, point.value)]
+        (left, y), (right, _) = axes.transData.transform(ends)
+        boxes.append(Box(left, y - cap, right, y + cap))
+    if point.bar_y is not None:
+        (down,), (up,) = point.bar_y
+        ends = [(point.tokens_per_s, point.value - down), (point.tokens_per_s, point.value + up)]
+        (x, bottom), (_, top) = axes.transData.transform(ends)
+        boxes.append(Box(x - cap, bottom, x + cap, top))
+    return boxes
 
 
 def _name_points(axes: Axes, points: Sequence[_Point]) -> None:
@@ -70,6 +132,7 @@ def _name_points(axes: Axes, points: Sequence[_Point]) -> None:
         height=_LINE_HEIGHT * _NAME_POINTS * pixel,
         marker=_MARKER_POINTS * pixel,
         bounds=Box(frame.x0, frame.y0, frame.x1, frame.y1),
+        obstacles=[bar for point in points for bar in _bar_boxes(axes, point)],
     )
     for point, box in zip(points, boxes, strict=True):
         middle = ((box.left + box.right) / 2, (box.bottom + box.top) / 2)
@@ -84,45 +147,61 @@ def _name_points(axes: Axes, points: Sequence[_Point]) -> None:
         )
 
 
-def _axis_label(objective: str, unit: str, billing: str, energy_method: str | None) -> str:
-    how = f"{billing} time billed" if unit.startswith("usd") else energy_method
-    detail = f"{how}, lower is better" if how else "lower is better"
-    return f"{_AXIS_NAME[objective]}\n{detail}"
-
-
-def _draw(rows: Sequence[TradeoffRow], energy_method: str | None) -> Figure:
+def _axis_label(rows: Sequence[TradeoffRow]) -> str:
     first = rows[0]
+    methods = sorted({row.energy_method for row in rows if row.energy_method is not None})
+    how = f"{first.billing} time billed" if first.unit.startswith("usd") else " ".join(methods)
+    detail = f"{how}, lower is better" if how else "lower is better"
+    return f"{_AXIS_NAME[first.objective]}\n{detail}"
+
+
+def _draw(picture: _Picture, rows: Sequence[TradeoffRow]) -> Figure:
     figure = Figure(figsize=_SIZE_INCHES, dpi=_DPI, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    axes.set_title(f"{first.bench}: throughput against {first.objective.replace('_', ' ')}")
+    axes.set_title(picture.title)
     axes.set_xlabel("Tokens per second, higher is better")
-    axes.set_ylabel(_axis_label(first.objective, first.unit, first.billing, energy_method))
+    axes.set_ylabel(_axis_label(rows))
     axes.grid(visible=True, color="0.9")
     axes.set_axisbelow(True)
     axes.margins(_MARGIN)
     points = _points(rows)
     for number, point in enumerate(points):
         colour, marker = _STYLES[number % len(_STYLES)]
-        axes.plot(point.tokens_per_s, point.value, marker, color=colour, markersize=_MARKER_POINTS)
+        axes.errorbar(
+            point.tokens_per_s,
+            point.value,
+            xerr=point.bar_x,
+            yerr=point.bar_y,
+            fmt=marker,
+            color=colour,
+            markersize=_MARKER_POINTS,
+            elinewidth=_BAR_POINTS,
+            capsize=_CAP_POINTS,
+        )
     figure.draw_without_rendering()  # fixes the axes' place, which the names are spread in
     _name_points(axes, points)
     return figure
 
 
-def _file_stem(bench: str, objective: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", f"tradeoff_{bench}_{objective}")
+def _pictures(rows: Sequence[TradeoffRow]) -> dict[_Picture, list[TradeoffRow]]:
+    several_seeds = len({row.seed for row in rows}) > 1
+    pictures: dict[_Picture, list[TradeoffRow]] = {}
+    for row in rows:
+        picture = _Picture(row.conditions, row.objective, several_seeds)
+        pictures.setdefault(picture, []).append(row)
+    return pictures
 
 
-def draw_tradeoffs(
-    rows: Sequence[TradeoffRow], folder: Path, energy_method: str | None = None
-) -> list[Path]:
-    """Draw one picture per benchmark and objective that has a measured point.
+def draw_tradeoffs(rows: Sequence[TradeoffRow], folder: Path) -> list[Path]:
+    """Draw every picture that has a measured point.
+
+    There is one per benchmark, network setting and objective, and where there are several seeds,
+    per seed.
 
     Args:
         rows: Points of all pictures.
         folder: Where the pictures go; made if it does not exist.
-        energy_method: How the joules were found, for the axis' label.
 
     Returns:
         The files written.
@@ -130,18 +209,15 @@ def draw_tradeoffs(
     Raises:
         StoreError: If the folder or a file cannot be written.
     """
-    pictures: dict[tuple[str, str], list[TradeoffRow]] = {}
-    for row in rows:
-        pictures.setdefault((row.bench, row.objective), []).append(row)
     written: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for (bench, objective), group in pictures.items():
+        for picture, group in _pictures(rows).items():
             if not _points(group):
                 continue
-            figure = _draw(group, energy_method)
+            figure = _draw(picture, group)
             for suffix in _FORMATS:
-                path = folder / f"{_file_stem(bench, objective)}.{suffix}"
+                path = folder / f"{picture.file_stem}.{suffix}"
                 figure.savefig(path)
                 written.append(path)
     except OSError as error:

@@ -18,6 +18,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as RichProgress
 
+from autodraft.config import NetworkSetting
 from evaluation.lines import RequestLine
 from evaluation.runner import Progress
 
@@ -32,7 +33,14 @@ def _outcome(line: RequestLine) -> str:
 
 def _name(line: RequestLine) -> str:
     case = line.case
-    return f"{case.bench} {case.question_id} turn {case.turn} {case.method}"
+    network = NetworkSetting(
+        rtt_ms=case.rtt_ms,
+        jitter_ms=case.jitter_ms,
+        uplink_mbps=case.uplink_mbps,
+        downlink_mbps=case.downlink_mbps,
+    )
+    link = "" if network == NetworkSetting() else f" {network.label}"
+    return f"{case.bench}{link} {case.question_id} turn {case.turn} {case.method}"
 
 
 def format_duration(seconds: float) -> str:
@@ -56,9 +64,9 @@ class LineProgress:
         """Start the clock."""
         self._start_s = self.clock()
 
-    def advance(self, line: RequestLine, requests: int) -> None:
-        """Count requests as done and print a line."""
-        self._done += requests
+    def advance(self, line: RequestLine) -> None:
+        """Count the request as done and print a line."""
+        self._done += 1
         left_s = (self.clock() - self._start_s) / self._done * (self.total - self._done)
         self.console.print(
             f"[{self._done}/{self.total}] {_name(line)}: {_outcome(line)} "
@@ -66,10 +74,18 @@ class LineProgress:
             soft_wrap=True,
         )
 
+    def skip(self, requests: int) -> None:
+        """Count requests as done."""
+        self._done += requests
+
+    def note(self, text: str) -> None:
+        """Print a line."""
+        self.console.print(text, soft_wrap=True)
+
 
 @dataclass(frozen=True)
 class BarProgress:
-    """A bar at the foot of the terminal; only errors leave a line."""
+    """A bar at the foot of the terminal; only errors and notes leave a line."""
 
     bar: RichProgress
     total: int
@@ -78,12 +94,21 @@ class BarProgress:
         """Put the bar's only task there."""
         self.bar.add_task("", total=self.total)
 
-    def advance(self, line: RequestLine, requests: int) -> None:
+    def advance(self, line: RequestLine) -> None:
         """Move the bar."""
         (task,) = self.bar.task_ids
-        self.bar.update(task, advance=requests, description=_name(line))
+        self.bar.update(task, advance=1, description=_name(line))
         if line.record is None:
-            self.bar.console.print(f"{_name(line)}: {_outcome(line)}")
+            self.note(f"{_name(line)}: {_outcome(line)}")
+
+    def skip(self, requests: int) -> None:
+        """Move the bar."""
+        (task,) = self.bar.task_ids
+        self.bar.update(task, advance=requests)
+
+    def note(self, text: str) -> None:
+        """Print a line above the bar."""
+        self.bar.console.print(text, soft_wrap=True)
 
 
 @contextmanager

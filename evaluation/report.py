@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from rich import box
 from rich.console import Console
@@ -15,11 +15,15 @@ from rich.table import Table
 
 from autodraft.config import ObjectiveConfig
 from evaluation.metrics import (
+    CATEGORY_COLUMNS,
     SUMMARY_COLUMNS,
     TRADEOFF_COLUMNS,
+    Conditions,
+    Order,
     SummaryRow,
     prices_of,
     summarise,
+    summarise_categories,
     tradeoff,
 )
 from evaluation.plots import draw_tradeoffs
@@ -27,44 +31,59 @@ from evaluation.store import RunStore
 
 PLOTS_FOLDER: Final = "plots"
 _UNKNOWN: Final = "–"
-_LEAST_WIDTH: Final = 80  # columns; on a narrower terminal lines break, figures are never cut
+_UNBOUNDED: Final = 10_000  # columns
 
 
 class Results(NamedTuple):
     """What a run came to.
 
     Attributes:
-        rows: One per benchmark and method.
+        rows: One per benchmark, network setting, seed and method.
         plots: The pictures written.
+        objectives: What the run was for, in the order of the configuration.
     """
 
     rows: list[SummaryRow]
     plots: list[Path]
+    objectives: tuple[str, ...]
 
 
-def write_results(store: RunStore, objective: ObjectiveConfig) -> Results:
+def write_results(store: RunStore, objective: ObjectiveConfig, order: Order = ()) -> Results:
     """Compute everything from ``requests.jsonl`` and write tables and plots beside it.
+
+    Args:
+        store: The run's folder.
+        objective: Objectives, prices, billing and the cost sensitivity of fixed methods.
+        order: Benchmark, label of the network setting and label of the method of the rows, in the
+            order of the plan; what it does not name follows by first appearance.
 
     Raises:
         StoreError: If a file cannot be read or written.
     """
-    rows = summarise(store.read_requests(), prices_of(objective), objective.billing)
-    points = tradeoff(rows, objective.objective_metrics)
+    lines, prices, billing = store.read_requests(), prices_of(objective), objective.billing
+    rows = summarise(lines, prices, billing, order)
+    parts = summarise_categories(lines, prices, billing, order)
+    points = tradeoff(rows, objective.objective_metrics, objective.base_cost_sensitivity)
     store.write_table("summary.csv", SUMMARY_COLUMNS, (asdict(row) for row in rows))
+    store.write_table("categories.csv", CATEGORY_COLUMNS, (asdict(part) for part in parts))
     store.write_table("tradeoff.csv", TRADEOFF_COLUMNS, (asdict(point) for point in points))
-    methods = energy_methods(rows)
-    return Results(
-        rows, draw_tradeoffs(points, store.folder / PLOTS_FOLDER, " ".join(methods) or None)
-    )
+    plots = draw_tradeoffs(points, store.folder / PLOTS_FOLDER)
+    return Results(rows, plots, objective.objective_metrics)
 
 
 def energy_methods(rows: Sequence[SummaryRow]) -> list[str]:
-    """Return how the joules of a run were found, each way once."""
-    return sorted({row.energy_method for row in rows if row.energy_method is not None})
+    """Return how the joules of a run were found, at the user and at the target, each way once."""
+    found = [row.draft_energy_method for row in rows] + [row.target_energy_method for row in rows]
+    return sorted({name for names in found if names is not None for name in names.split()})
 
 
-def _number(pattern: str) -> Callable[[float | None], str]:
-    return lambda value: _UNKNOWN if value is None else pattern.format(value)
+# --------------------------------------------------------------------------------- on the console
+
+_Cell: TypeAlias = Callable[[SummaryRow], str]
+
+
+def _number(value: float | None, pattern: str = "{:.2f}") -> str:
+    return _UNKNOWN if value is None else pattern.format(value)
 
 
 def _share(value: float | None) -> str:
@@ -72,42 +91,92 @@ def _share(value: float | None) -> str:
     return _UNKNOWN if value is None else f"{math.floor(value * 1000) / 10:.1f}%"
 
 
+def _spread(low: float | None, high: float | None) -> str:
+    """Return half the width of an interval."""
+    return "" if low is None or high is None else f" ±{(high - low) / 2:.2f}"
+
+
+def _throughput(row: SummaryRow) -> str:
+    spread = _spread(row.tokens_per_s_ci_low, row.tokens_per_s_ci_high)
+    return _number(row.tokens_per_s) + spread
+
+
+def _speedup(row: SummaryRow) -> str:
+    spread = _spread(row.speedup_ci_low, row.speedup_ci_high)
+    return _number(row.speedup, "{:.2f}×") + spread
+
+
 # heading, how the cell is made
-_TABLE: Final[tuple[tuple[str, Callable[[SummaryRow], str]], ...]] = (
-    ("tokens/s", lambda row: _number("{:.2f}")(row.tokens_per_s)),
-    ("speed-up", lambda row: _number("{:.2f}×")(row.speedup)),
-    ("MAT", lambda row: _number("{:.2f}")(row.mat)),
-    ("target calls saved", lambda row: _number("{:.1%}")(row.calls_saved)),
-    ("$/1M tokens busy", lambda row: _number("{:.2f}")(row.total_busy_usd_per_1m)),
-    ("$/1M tokens held", lambda row: _number("{:.2f}")(row.total_held_usd_per_1m)),
-    ("identical outputs", lambda row: _share(row.identical_share)),
+_COLUMNS: Final[tuple[tuple[str, _Cell], ...]] = (
+    ("tokens/s", _throughput),
+    ("speed-up", _speedup),
+    ("MAT", lambda row: _number(row.mat)),
+    ("target\ncalls\nsaved", lambda row: _number(row.calls_saved, "{:.1%}")),
+    ("$/1M\ntokens\nbusy", lambda row: _number(row.total_busy_usd_per_1m)),
+    ("$/1M\ntokens\nheld", lambda row: _number(row.total_held_usd_per_1m)),
+)
+_OBJECTIVE_COLUMN: Final[dict[str, tuple[str, _Cell] | None]] = {
+    "total_cost": None,  # there by both billings
+    "api_cost": ("$/1M\ntokens\nAPI", lambda row: _number(row.api_cost_usd_per_1m)),
+    "draft_energy": ("draft\nJ/token", lambda row: _number(row.draft_energy_j_per_token)),
+    "target_energy": ("target\nJ/token", lambda row: _number(row.target_energy_j_per_token)),
+}
+_LAST_COLUMN: Final[tuple[str, _Cell]] = (
+    "identical\noutputs",
+    lambda row: _share(row.identical_share),
 )
 
 
-def _table(bench: str, rows: Sequence[SummaryRow]) -> Table:
+def _title(names: Sequence[str], rows: Sequence[SummaryRow]) -> str:
     finished, failed = sum(row.requests for row in rows), sum(row.errors for row in rows)
-    title = f"{bench}: {finished} requests finished, {failed} failed"
+    return f"{', '.join(names)}: {finished} requests finished, {failed} failed"
+
+
+def _table(
+    title: str, rows: Sequence[SummaryRow], objectives: Sequence[str], padding: int
+) -> Table:
+    wanted = [found for name in objectives if (found := _OBJECTIVE_COLUMN[name]) is not None]
+    columns = [*_COLUMNS, *wanted, _LAST_COLUMN]
     table = Table(
         title=title,
         title_justify="left",
         box=box.SIMPLE_HEAD,
+        padding=(0, padding),
         pad_edge=False,
         collapse_padding=True,
     )
     table.add_column("method", no_wrap=True)
-    for heading, _ in _TABLE:
-        table.add_column(heading, justify="right")
+    for heading, _ in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(row.method, *(cell(row) for _, cell in _TABLE))
+        table.add_row(row.method, *(cell(row) for _, cell in columns))
     return table
 
 
+def _print_table(
+    console: Console, title: str, rows: Sequence[SummaryRow], objectives: Sequence[str]
+) -> None:
+    """Print a table with a line for each row, more narrow where the console needs it."""
+    terminal, unbounded = console.width, console.options.update(max_width=_UNBOUNDED)
+    for padding in (1, 0):
+        table = _table(title, rows, objectives, padding)
+        needed = console.measure(table, options=unbounded).maximum
+        if needed <= terminal:
+            break
+    console.width = max(terminal, needed)  # no figure is cut: the terminal breaks the lines
+    console.print(table)
+    console.width = terminal
+
+
 def print_results(console: Console, results: Results, folder: Path) -> None:
-    """Print one table per benchmark, and where the files are."""
-    console.width = max(console.width, _LEAST_WIDTH)
-    benches = dict.fromkeys(row.bench for row in results.rows)
-    for bench in benches:
-        console.print(_table(bench, [row for row in results.rows if row.bench == bench]))
+    """Print one table per benchmark, network setting and seed, and where the files are."""
+    tables: dict[Conditions, list[SummaryRow]] = {}
+    for row in results.rows:
+        tables.setdefault(row.conditions, []).append(row)
+    several_seeds = len({conditions.seed for conditions in tables}) > 1
+    for conditions, rows in tables.items():
+        title = _title(conditions.names(several_seeds), rows)
+        _print_table(console, title, rows, results.objectives)
     if not results.rows:
         console.print("No request was finished.")
     plots = f", plots in {folder / PLOTS_FOLDER}" if results.plots else ""

@@ -1,21 +1,35 @@
 """Run a plan: for every question all methods, interleaved, each request recorded as it ends.
 
-The methods take turns on each question, and the order rotates from question to question, so that
-a slow moment of the machine or the network does not fall on one method alone. This module knows
-no models, no files and no prices; it is handed an engine, a sink and a progress display.
+All methods answer the same prompts, turn by turn: the history of a later turn holds the reference
+method's answers. The methods take turns on each question, and the order rotates from question to
+question, so that a slow moment of the machine or the network does not fall on one method alone.
+A lost link is waited for. This module knows no models, no files and no prices; it is handed an
+engine and what it reports to.
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import cycle, islice
-from typing import Any, Protocol
+from itertools import count, cycle, islice
+from typing import Any, Final, Protocol
 
-from autodraft.config import MethodSpec
-from autodraft.errors import AutodraftError, LinkError, RemoteError
+from autodraft.config import MethodSpec, NetworkSetting
+from autodraft.errors import (
+    AuthError,
+    AutodraftError,
+    LinkError,
+    ProtocolError,
+    RemoteError,
+    StoreError,
+)
 from autodraft.records import GenerationResult, RoundRecord
 from evaluation.datasets import Question
-from evaluation.lines import Case, RequestLine
-from evaluation.plan import Plan
+from evaluation.lines import Case, RequestLine, hash_prompt
+from evaluation.plan import Condition, Plan, Questions
+
+_BUSY: Final = "BUSY"  # the server's code for: full at the moment, come back
+_FIRST_DELAY_S: Final = 0.5
+_LONGEST_DELAY_S: Final = 30.0
 
 
 class Engine(Protocol):
@@ -23,6 +37,10 @@ class Engine(Protocol):
 
     def connect(self) -> None:
         """Load the draft and reach the target."""
+        ...
+
+    def use_network(self, setting: NetworkSetting) -> None:
+        """Shape the link from the next message on."""
         ...
 
     def measure_rtt(self) -> float:
@@ -37,8 +55,17 @@ class Engine(Protocol):
         """Return a conversation as the target's prompt."""
         ...
 
+    def encode_text(self, text: str) -> list[int]:
+        """Return a text as a prompt, without a chat template."""
+        ...
+
     def run(
-        self, *, prompt_ids: Sequence[int], method: MethodSpec, max_new_tokens: int
+        self,
+        *,
+        prompt_ids: Sequence[int],
+        method: MethodSpec,
+        max_new_tokens: int,
+        stop: Sequence[str] = (),
     ) -> GenerationResult:
         """Answer a prompt."""
         ...
@@ -59,86 +86,212 @@ class Sink(Protocol):
 class Progress(Protocol):
     """Who is told how far the run is."""
 
-    def advance(self, line: RequestLine, requests: int) -> None:
-        """Count requests as done; ``line`` is the one that just ended."""
+    def advance(self, line: RequestLine) -> None:
+        """Count the request that just ended as done."""
+        ...
+
+    def skip(self, requests: int) -> None:
+        """Count requests as done that are not asked, because their prompt does not exist."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Show a line of text."""
+        ...
+
+
+class Watch(Protocol):
+    """Who looks at the link: before a setting of it is used, and after it was lost."""
+
+    def linked(self, network: NetworkSetting) -> None:
+        """Look at a link that is shaped in a new way."""
+        ...
+
+    def relinked(self) -> None:
+        """Look at a link that was lost.
+
+        Raises:
+            StoreError: If it now leads to another server than the run began with.
+        """
         ...
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How a run ended.
+class Surroundings:
+    """What a run reports to.
 
     Attributes:
-        errors: Requests that failed.
-        stopped_by: The error that ended the run early, or ``None``.
+        sink: Keeps each request as it ends, failed ones included.
+        progress: Is told of each request.
+        watch: Looks at the link.
+        done: Lines of requests that were answered earlier; these are not asked again.
+        sleep: Waits so many seconds.
     """
 
-    errors: int
-    stopped_by: LinkError | None
-
-
-class _Nowhere:
-    """Sink and progress of the warm-up: nothing is kept or counted."""
-
-    def append(self, line: RequestLine, rounds: Sequence[RoundRecord]) -> None:
-        pass
-
-    def advance(self, line: RequestLine, requests: int) -> None:
-        pass
+    sink: Sink
+    progress: Progress
+    watch: Watch
+    done: Mapping[Case, RequestLine] = field(default_factory=dict)
+    sleep: Callable[[float], None] = time.sleep
 
 
 @dataclass
-class _QuestionRunner:
-    engine: Engine
-    max_new_tokens: int
-    sink: Sink
-    progress: Progress
-    errors: int = field(default=0, init=False)
+class _Retry:
+    """Waits for a lost link, longer from attempt to attempt."""
 
-    def run(self, question: Question, spec: MethodSpec, repeat: int) -> None:
-        """Ask one question; the method's own answer to a turn is part of the next prompt.
+    limit: int
+    around: Surroundings
 
-        After a failed turn the later ones are left out: their prompt does not exist.
+    def again(self, error: AutodraftError, attempt: int) -> bool:
+        """Wait and return True where the attempt, counted from 1, should be made again."""
+        if not _is_passing(error) or attempt > self.limit:
+            return False
+        delay_s = min(_FIRST_DELAY_S * 2 ** (attempt - 1), _LONGEST_DELAY_S)
+        what = "server busy" if isinstance(error, RemoteError) else "link lost"
+        self.around.progress.note(
+            f"{what}, trying again in {delay_s:g} s (attempt {attempt + 1} of {self.limit + 1}): "
+            f"{error}"
+        )
+        self.around.sleep(delay_s)
+        return True
+
+
+def _is_passing(error: AutodraftError) -> bool:
+    """Return whether an error may be gone in a moment."""
+    if isinstance(error, RemoteError):
+        return error.code == _BUSY
+    return isinstance(error, LinkError) and not isinstance(error, AuthError | ProtocolError)
+
+
+def _ends_run(error: AutodraftError) -> bool:
+    # Any other RemoteError is an answer: the server lives and refused this one request.
+    return isinstance(error, LinkError) and (
+        not isinstance(error, RemoteError) or error.code == _BUSY
+    )
+
+
+@dataclass
+class _Prompt:
+    """The prompt of one turn, the same ids for every method; encoded when first asked for."""
+
+    encode: Callable[[], list[int]]
+    recorded: set[str]
+    where: str
+    hash: str | None = None
+    _ids: tuple[int, ...] = ()
+
+    def ids(self) -> tuple[int, ...]:
+        """Return the token ids.
+
+        Raises:
+            StoreError: If an earlier session sent others for this turn.
+        """
+        if self.hash is None:
+            ids = tuple(self.encode())
+            found = hash_prompt(ids)
+            if self.recorded - {found}:
+                raise StoreError(
+                    f"{self.where}: the prompt is not the one that this run sent before (hash "
+                    f"{found} now, {', '.join(sorted(self.recorded))} in requests.jsonl), so the "
+                    "tokenizer or its chat template has changed. Begin anew with --fresh."
+                )
+            self._ids, self.hash = ids, found
+        return self._ids
+
+
+class _Asker:
+    """Asks questions of one condition."""
+
+    def __init__(
+        self, engine: Engine, plan: Plan, condition: Condition, around: Surroundings
+    ) -> None:
+        self._engine = engine
+        self._max_new_tokens = plan.config.run.max_new_tokens
+        self._retry = _Retry(plan.config.run.retries, around)
+        self._condition = condition
+        self._around = around
+
+    def ask(self, question: Question, repeat: int, first: int) -> None:
+        """Ask all methods one question, turn by turn, beginning with method number ``first``.
+
+        After a turn that the reference failed the later ones are left out for all: their prompt
+        does not exist.
 
         Raises:
             LinkError: If the server is gone; the failed request is recorded first.
+            StoreError: If the run cannot go on being one run, or cannot be written.
         """
         messages: list[dict[str, str]] = []
         for turn, text in enumerate(question.turns, start=1):
-            case = Case(
-                bench=question.bench,
-                question_id=question.id,
-                category=question.category,
-                turn=turn,
-                repeat=repeat,
-                method=spec.label,
-            )
             messages.append({"role": "user", "content": text})
-            try:
-                result = self.engine.run(
-                    prompt_ids=self.engine.encode_chat(messages),
-                    method=spec,
-                    max_new_tokens=self.max_new_tokens,
-                )
-            except AutodraftError as error:
-                self._fail(RequestLine.failed(case, error), len(question.turns) - turn + 1)
-                if _server_is_gone(error):
-                    raise
+            answer = self._turn(question, turn, repeat, first, messages)
+            if answer is None:
+                later = self._condition.cases(question, repeat, first_turn=turn + 1)
+                self._around.progress.skip(sum(case not in self._around.done for case in later))
                 return
-            line = RequestLine.finished(case, result)
-            self.sink.append(line, result.rounds)
-            self.progress.advance(line, 1)
-            messages.append({"role": "assistant", "content": result.text})
+            messages.append({"role": "assistant", "content": answer})
 
-    def _fail(self, line: RequestLine, requests: int) -> None:
-        self.errors += 1
-        self.sink.append(line, [])
-        self.progress.advance(line, requests)
+    def _turn(
+        self,
+        question: Question,
+        turn: int,
+        repeat: int,
+        first: int,
+        messages: Sequence[Mapping[str, str]],
+    ) -> str | None:
+        """Ask one turn where it is not answered yet; return the reference's answer, if any."""
+        condition, done = self._condition, self._around.done
+        cases = {
+            spec.label: condition.case(question, turn, repeat, spec.label)
+            for spec in condition.methods
+        }
+        lines = {label: done[case] for label, case in cases.items() if case in done}
+        prompt = _Prompt(
+            lambda: self._encode(question, messages),
+            {line.prompt_hash for line in lines.values() if line.prompt_hash is not None},
+            f"{condition.bench} {question.id} turn {turn}",
+        )
+        for spec in _rotated(condition.methods, first):
+            if spec.label not in lines:
+                lines[spec.label] = self._request(cases[spec.label], spec, prompt, question.stop)
+        return lines[condition.reference].text
 
+    def _encode(self, question: Question, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        if question.form == "completion":
+            return self._engine.encode_text(question.turns[0])
+        return self._engine.encode_chat(messages)
 
-def _server_is_gone(error: AutodraftError) -> bool:
-    # A RemoteError is an answer: the server lives and refused this one request.
-    return isinstance(error, LinkError) and not isinstance(error, RemoteError)
+    def _request(
+        self, case: Case, spec: MethodSpec, prompt: _Prompt, stop: Sequence[str]
+    ) -> RequestLine:
+        """Send one request, again after a lost link, and record how it ended."""
+        for attempt in count(1):
+            try:
+                if attempt > 1:
+                    self._around.watch.relinked()
+                result = self._engine.run(
+                    prompt_ids=prompt.ids(),
+                    method=spec,
+                    max_new_tokens=self._max_new_tokens,
+                    stop=stop,
+                )
+            except StoreError:
+                raise
+            except AutodraftError as error:
+                if self._retry.again(error, attempt):
+                    continue
+                line = RequestLine.failed(case, error, attempts=attempt, prompt_hash=prompt.hash)
+                self._keep(line, [])
+                if _ends_run(error):
+                    raise
+                return line
+            line = RequestLine.finished(case, result, attempts=attempt, prompt_hash=prompt.hash)
+            self._keep(line, result.rounds)
+            return line
+        raise AssertionError("unreachable: the count does not end")
+
+    def _keep(self, line: RequestLine, rounds: Sequence[RoundRecord]) -> None:
+        self._around.sink.append(line, rounds)
+        self._around.progress.advance(line)
 
 
 def _rotated(methods: Sequence[MethodSpec], start: int) -> list[MethodSpec]:
@@ -146,47 +299,107 @@ def _rotated(methods: Sequence[MethodSpec], start: int) -> list[MethodSpec]:
     return [*methods[first:], *methods[:first]]
 
 
-def warm_up(engine: Engine, plan: Plan, questions: Mapping[str, Sequence[Question]]) -> None:
-    """Ask every method the first questions, without recording anything.
+class _Nowhere:
+    """Sink of the warm-up, and the part of its progress that is not shown."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self.note = note
+
+    def append(self, line: RequestLine, rounds: Sequence[RoundRecord]) -> None:
+        pass
+
+    def advance(self, line: RequestLine) -> None:
+        pass
+
+    def skip(self, requests: int) -> None:
+        pass
+
+
+def warm_up(
+    engine: Engine,
+    plan: Plan,
+    condition: Condition,
+    questions: Sequence[Question],
+    around: Surroundings,
+) -> None:
+    """Ask every method the first questions, at full length, without recording anything.
 
     Raises:
         LinkError: If the server is gone. Other errors wait for the recorded run.
     """
-    nowhere = _Nowhere()
-    runner = _QuestionRunner(engine, plan.config.run.max_new_tokens, nowhere, nowhere)
-    in_order = [question for bench in plan.benches for question in questions[bench]]
-    for question in islice(cycle(in_order), plan.config.run.warmup_questions):
-        for spec in plan.methods:
-            runner.run(question, spec, repeat=0)
+    wanted = plan.config.run.warmup_questions
+    if not wanted:
+        return
+    around.progress.note(f"Warming up ({condition.network.label}) …")
+    nowhere = _Nowhere(around.progress.note)
+    unrecorded = Surroundings(nowhere, nowhere, around.watch, sleep=around.sleep)
+    asker = _Asker(engine, plan, condition, unrecorded)
+    for question in islice(cycle(questions), wanted):
+        asker.ask(question, repeat=0, first=0)
 
 
 def run_plan(
-    engine: Engine,
-    plan: Plan,
-    questions: Mapping[str, Sequence[Question]],
-    sink: Sink,
-    progress: Progress,
-) -> Outcome:
-    """Run every cell of a plan.
+    engine: Engine, plan: Plan, questions: Questions, around: Surroundings
+) -> LinkError | None:
+    """Ask everything that a plan still has to ask.
 
     Args:
         engine: A connected engine.
         plan: What to run.
         questions: The questions of each benchmark.
-        sink: Keeps each request as it ends, failed ones included.
-        progress: Is told of each request.
+        around: What the run reports to, and what is done already.
 
     Returns:
-        How many requests failed, and what ended the run early, if anything did. Errors of a
-        single request do not end it; a lost server does.
+        What ended the run early, if anything did. An error of a single request does not; a server
+        that stays away does.
+
+    Raises:
+        StoreError: If the run cannot go on being one run, or cannot be written.
     """
-    runner = _QuestionRunner(engine, plan.config.run.max_new_tokens, sink, progress)
+    warm: set[NetworkSetting] = set()
     try:
-        for bench in plan.benches:
-            for repeat in range(1, plan.config.run.repeats + 1):
-                for number, question in enumerate(questions[bench]):
-                    for spec in _rotated(plan.methods, number + repeat - 1):
-                        runner.run(question, spec, repeat)
+        for condition in plan.conditions:
+            pending = questions[condition.bench]
+            if _is_done(condition, pending, plan, around):
+                continue
+            engine.use_network(condition.network)
+            if condition.network not in warm:
+                warm.add(condition.network)
+                _begin(engine, plan, condition, pending, around)
+            asker = _Asker(engine, plan, condition, around)
+            for repeat in plan.repeats:
+                for number, question in enumerate(pending):
+                    asker.ask(question, repeat, first=number + repeat - 1)
     except LinkError as error:
-        return Outcome(runner.errors, error)
-    return Outcome(runner.errors, None)
+        return error
+    return None
+
+
+def _is_done(
+    condition: Condition, questions: Sequence[Question], plan: Plan, around: Surroundings
+) -> bool:
+    return all(
+        case in around.done
+        for repeat in plan.repeats
+        for question in questions
+        for case in condition.cases(question, repeat)
+    )
+
+
+def _begin(
+    engine: Engine,
+    plan: Plan,
+    condition: Condition,
+    questions: Sequence[Question],
+    around: Surroundings,
+) -> None:
+    """Look at a link that is new to this session, and warm up over it."""
+    retry = _Retry(plan.config.run.retries, around)
+    for attempt in count(1):
+        try:
+            around.watch.linked(condition.network)
+            break
+        except LinkError as error:
+            if not retry.again(error, attempt):
+                raise
+    warm_up(engine, plan, condition, questions, around)

@@ -1,7 +1,8 @@
-"""A run's folder: ``<root>/<experiment>/<run_id>/``, made once and never written over.
+"""A run's folder: ``<root>/<experiment>/<run_id>/``, and what stands in it.
 
 Request and round lines are appended and on disk before the next request starts; tables and the
-manifest are replaced as a whole. This module knows no engine and computes no figure.
+manifest are replaced as a whole. A run that was killed is mended before it goes on. This module
+knows no engine and no plan, and computes no figure.
 """
 
 import contextlib
@@ -12,18 +13,29 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
+from filelock import FileLock, Timeout
+
 from autodraft.errors import StoreError
 from autodraft.records import RoundRecord
-from evaluation.lines import RequestLine, decode_request, encode_request, encode_rounds
+from evaluation.lines import (
+    RequestLine,
+    decode_case,
+    decode_request,
+    encode_request,
+    encode_rounds,
+)
 
 REQUESTS_FILE: Final = "requests.jsonl"
 ROUNDS_FILE: Final = "rounds.jsonl"
 MANIFEST_FILE: Final = "manifest.json"
+RESOLVED_FILE: Final = "config.resolved.yaml"
+_LOCK_FILE: Final = ".lock"
 _HASH_DIGITS: Final = 8
 
 
@@ -61,10 +73,27 @@ def _append(path: Path, data: bytes) -> None:
         raise _store_error(path, error) from error
 
 
+def _read_lines(path: Path) -> tuple[list[bytes], bytes]:
+    """Return the whole lines of a file, and what follows the last of them.
+
+    Raises:
+        StoreError: If the file cannot be read.
+    """
+    try:
+        *whole, rest = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read ({error.strerror}).") from error
+    return whole, rest
+
+
+def hash_config(resolved_config: str) -> str:
+    """Return a short hash of a configuration, as it stands in the run's id."""
+    return hashlib.sha256(resolved_config.encode()).hexdigest()[:_HASH_DIGITS]
+
+
 def make_run_id(resolved_config: str, day: date) -> str:
     """Return the date and a short hash of the resolved configuration."""
-    digest = hashlib.sha256(resolved_config.encode()).hexdigest()[:_HASH_DIGITS]
-    return f"{day:%Y%m%d}-{digest}"
+    return f"{day:%Y%m%d}-{hash_config(resolved_config)}"
 
 
 def _make_new_folder(parent: Path, name: str) -> Path:
@@ -89,7 +118,7 @@ class RunStore:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Use a folder that ``create`` made."""
+        """Use a folder that `create` made."""
         self.folder = folder
         self.run_id = folder.name
 
@@ -110,6 +139,51 @@ class RunStore:
             _append(folder / name, b"")
         return store
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep every other process from writing this run; the system undoes it when we die.
+
+        Raises:
+            StoreError: If another process has it, or the folder cannot be written.
+        """
+        path = self.folder / _LOCK_FILE
+        lock = FileLock(path)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise StoreError(
+                f"Another process is writing the run {self.folder}. Wait until it has ended, or "
+                "begin a run of its own with --fresh."
+            ) from None
+        except OSError as error:
+            raise _store_error(path, error) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def mend(self) -> None:
+        """Remove what a killed process left half done: cut-off lines, rounds without a request.
+
+        Raises:
+            StoreError: If a file cannot be read or written, or holds a malformed line.
+        """
+        for name in (REQUESTS_FILE, ROUNDS_FILE):
+            _append(self.folder / name, b"")  # killed before they were made
+        requests, rounds = self.folder / REQUESTS_FILE, self.folder / ROUNDS_FILE
+        whole, cut_off = _read_lines(requests)
+        if cut_off:
+            write_atomic(requests, b"".join(line + b"\n" for line in whole))
+        answered = {line.case for line in self.read_requests() if line.status == "ok"}
+        whole, cut_off = _read_lines(rounds)
+        kept = [
+            line
+            for number, line in enumerate(whole, start=1)
+            if decode_case(line, f"{rounds}:{number}") in answered
+        ]
+        if cut_off or len(kept) < len(whole):
+            write_atomic(rounds, b"".join(line + b"\n" for line in kept))
+
     def append(self, line: RequestLine, rounds: Sequence[RoundRecord]) -> None:
         """Put one request and its rounds on disk.
 
@@ -129,10 +203,7 @@ class RunStore:
             StoreError: If the file cannot be read or holds a malformed line.
         """
         path = self.folder / REQUESTS_FILE
-        try:
-            *whole, _cut_off = path.read_bytes().split(b"\n")
-        except OSError as error:
-            raise StoreError(f"{path} cannot be read ({error.strerror}).") from error
+        whole, _ = _read_lines(path)
         return [
             decode_request(data, f"{path}:{number}") for number, data in enumerate(whole, start=1)
         ]
@@ -144,6 +215,23 @@ class RunStore:
             StoreError: If it cannot be written.
         """
         write_atomic(self.folder / name, text.encode())
+
+    def read_manifest(self) -> dict[str, Any] | None:
+        """Return what ``manifest.json`` holds; None where a killed run never wrote it.
+
+        Raises:
+            StoreError: If it cannot be read or is malformed.
+        """
+        path = self.folder / MANIFEST_FILE
+        try:
+            manifest = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{path} cannot be read ({error}).") from error
+        if not isinstance(manifest, dict):
+            raise StoreError(f"{path} is not a manifest.")
+        return manifest
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
         """Write ``manifest.json``, as a whole.

@@ -23,7 +23,8 @@ from transformers.utils import logging as transformers_logging
 from autodraft.decoding.stopping import StopRules
 from autodraft.engine.drafter import DraftSource
 from autodraft.engine.remote import RemoteTarget, TargetWish
-from autodraft.engine.session import Meters, Method, Request, Speculative
+from autodraft.engine.rounds import Meters, Rounds
+from autodraft.engine.session import Method, Request, Speculative
 from autodraft.engine.verifier import Verifier
 from autodraft.models.runner import ModelRunner
 from autodraft.policy import Policy
@@ -233,7 +234,7 @@ class LoopbackLink(Link):
             case msg.Generate():
                 return list(self._stream())
             case msg.Close():
-                return [msg.Closed(self.verifier.forwards, 0, 0)]
+                return [msg.Closed(self.verifier.forwards, 0, 0, 0)]
             case msg.Ping():
                 return [msg.Pong()]
             case _:
@@ -254,7 +255,7 @@ class LoopbackLink(Link):
             )
             ended = verifier.finish is not None
             pieces.append(msg.Tokens(pack_tokens([token]), finish, ended, 0, 0))
-        return pieces
+        return pieces or [msg.Tokens(b"", msg.Finish.STOP, True, 0, 0)]
 
     def _welcome(self) -> msg.Welcome:
         fields: dict[str, Any] = {
@@ -274,6 +275,7 @@ class LoopbackLink(Link):
             "max_nodes": 1024,
             "max_depth": 128,
             "max_frame_bytes": 2**20,
+            "energy_method": "modelled",
         }
         return msg.Welcome(**{**fields, **self._welcome_fields})
 
@@ -307,7 +309,7 @@ def speculate(
     **welcome: Any,
 ) -> Answer:
     """Answer a prompt by drafter and policy, in the library's own round loop."""
-    method = Speculative("test", policy, drafter)
+    method = Speculative("test", Rounds(policy, drafter))
     return answer_by(method, target, prompt, max_new_tokens, eos_ids, **welcome)
 
 

@@ -6,16 +6,14 @@ are ``autodraft.config_io``'s), models or sockets.
 
 from autodraft.config.base import Block
 from autodraft.config.experiment import (
-    AVAILABLE_METHODS,
     BLOCKS,
-    CHAIN_D_WHEN_AUTO,
     DEFAULT_METHOD,
     SWITCHES,
     ExperimentConfig,
-    MethodSpec,
 )
 from autodraft.config.methods import (
     ABLATION_MODES,
+    CHAIN_D_WHEN_AUTO,
     DEFAULT_MAX_NEW_TOKENS,
     METHOD_IDS,
     METHOD_NAMES,
@@ -24,6 +22,7 @@ from autodraft.config.methods import (
     SamplingConfig,
     TreeConfig,
 )
+from autodraft.config.network import NetworkConfig, NetworkSetting
 from autodraft.config.server import ServerConfig
 from autodraft.config.setup import (
     BENCHES,
@@ -35,12 +34,11 @@ from autodraft.config.setup import (
     QUANTIZATIONS,
     DatasetConfig,
     ModelsConfig,
-    NetworkConfig,
-    NetworkSetting,
     ObjectiveConfig,
     RuntimeConfig,
     SloConfig,
 )
+from autodraft.config.spec import AVAILABLE_METHODS, MethodSpec
 
 __all__ = [
     "ABLATION_MODES",

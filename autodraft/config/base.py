@@ -4,9 +4,10 @@ What is wrong with a configuration is a `ConfigError`, whether it came from a fi
 This module knows no particular block.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 from pydantic_core.core_schema import ValidationInfo
 
 from autodraft.config.knob import Knob, did_you_mean, knob_of
@@ -55,6 +56,24 @@ class Block(Strict):
     def _read(cls, value: object, info: ValidationInfo) -> Any:
         assert info.field_name is not None, "pydantic names the field"
         return knob_of(cls.model_fields[info.field_name]).read(value)
+
+    @model_validator(mode="after")
+    def _agree(self) -> "Block":
+        if found := self.conflicts(self.__dict__):
+            raise ValueError(" ".join(text for _, text in found))
+        return self
+
+    @classmethod
+    def conflicts(cls, values: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Return what is wrong between fields that are right one by one.
+
+        Args:
+            values: The value of every field, by name.
+
+        Returns:
+            For each fault the field to blame and a whole message; empty where all is well.
+        """
+        return []
 
     @classmethod
     def knobs(cls) -> dict[str, Knob]:

@@ -5,35 +5,33 @@ alone; `autodraft.config_io` reads it from XML or YAML. This module knows no fil
 sockets.
 """
 
-from collections.abc import Callable
-from typing import Final, Literal, NamedTuple
-
-from pydantic import Field, field_validator, model_validator
+from typing import Final
 
 from autodraft.config.base import Block, Strict
-from autodraft.config.knob import did_you_mean
 from autodraft.config.methods import (
     AT_SERVER,
-    METHOD_IDS,
+    CHAIN_D_WHEN_AUTO,
+    FIXED_TREE_WHEN_AUTO,
     METHOD_NAMES,
+    OPT_TREE_WIDTH_WHEN_AUTO,
     WITH_DRAFT_MODEL,
     AlgorithmsConfig,
     RunConfig,
     SamplingConfig,
     TreeConfig,
 )
+from autodraft.config.network import NetworkConfig
 from autodraft.config.setup import (
     DatasetConfig,
     ModelsConfig,
-    NetworkConfig,
     ObjectiveConfig,
     RuntimeConfig,
     SloConfig,
 )
+from autodraft.config.shapes import Shape, cuts, highest, shapes_of
+from autodraft.config.spec import MethodSpec, unknown_method
 from autodraft.errors import ConfigError
 
-AVAILABLE_METHODS: Final = frozenset({"server_only", "chain", "fixed_tree", "opt_tree", "lookup"})
-CHAIN_D_WHEN_AUTO: Final = 4
 DEFAULT_METHOD: Final = "opt_tree"
 """The method of a single request that names none."""
 
@@ -48,96 +46,6 @@ SWITCHES: Final = {  # method name -> the switch that asks for it, in the order 
     "opt_tree@server": "enable_server_only_opt_tree",
     "autodraft@server": "enable_server_only_autodraft",
 }
-
-
-class MethodSpec(Strict):
-    """One method as it is run: which, where, within which limits.
-
-    Attributes:
-        method: Method id.
-        placement: Where drafting runs.
-        width: Most frontier nodes expanded in one level; 0 without a draft model.
-        max_depth: Greatest depth of a tree, edges from the root.
-        node_budget: Most drafted nodes sent in a round, root excluded.
-        variant: What tells apart two specs of one method, for example ``_d2``.
-        retrieval: Graft retrieved continuations into the draft model's tree.
-        tuned: The shape is to be the one that tuning chose for the benchmark and the link; the
-            limits here are what is taken where nothing was tuned.
-    """
-
-    method: str
-    placement: Literal["user", "server"] = "user"
-    width: int = Field(ge=0)
-    max_depth: int = Field(ge=0)
-    node_budget: int = Field(ge=0)
-    variant: str = ""
-    retrieval: bool = False
-    tuned: bool = False
-
-    @field_validator("method")
-    @classmethod
-    def _known(cls, method: str) -> str:
-        if method in METHOD_IDS:
-            return method
-        raise ValueError(_unknown_method(method, METHOD_IDS))
-
-    @model_validator(mode="after")
-    def _grafts_into_something(self) -> "MethodSpec":
-        if self.retrieval and not self.needs_draft_model:
-            raise ValueError(
-                "retrieval=True grafts retrieved continuations into the tree of a draft model, and "
-                f"{self.method} has none. Leave it out, or use it with one of "
-                f"{', '.join(WITH_DRAFT_MODEL)}."
-            )
-        return self
-
-    @property
-    def needs_draft_model(self) -> bool:
-        """Whether the method drafts with the draft model."""
-        return self.method in WITH_DRAFT_MODEL
-
-    @property
-    def name(self) -> str:
-        """The method id with its placement suffix, as METHODS_CSV has it."""
-        return self.method + (AT_SERVER if self.placement == "server" else "")
-
-    @property
-    def label(self) -> str:
-        """The name for tables and records, unique within a run."""
-        retrieval = WITH_DRAFT_MODEL[self.method] if self.retrieval else ""
-        at_server = AT_SERVER if self.placement == "server" else ""
-        return self.method + self.variant + retrieval + at_server
-
-    def require_available(self) -> None:
-        """Do nothing if the method exists in this version.
-
-        Raises:
-            ConfigError: If it does not exist yet.
-        """
-        if self.name in AVAILABLE_METHODS:
-            return
-        available = [name for name in METHOD_NAMES if name in AVAILABLE_METHODS]
-        raise ConfigError(
-            f"The method {self.name} does not exist yet in this version. Those that do: "
-            f"{', '.join(available)}. Choose them with METHODS_CSV, for example "
-            f"--set algorithms.METHODS_CSV={','.join(available)}"
-        )
-
-
-class _Shape(NamedTuple):
-    """Limits of one method."""
-
-    width: int
-    depth: int
-    nodes: int
-    variant: str = ""
-    retrieval: bool = False
-
-    def within(self, tree: TreeConfig) -> "_Shape":
-        """Return the shape cut to the ceilings; no tree is deeper or wider than it has nodes."""
-        nodes = min(self.nodes, tree.proposed_nodes)
-        depth = min(self.depth, tree.proposed_max_depth, nodes)
-        return self._replace(width=min(self.width, nodes), depth=depth, nodes=nodes)
 
 
 class ExperimentConfig(Strict):
@@ -161,7 +69,8 @@ class ExperimentConfig(Strict):
 
         Returns:
             In the order of METHODS_CSV; for switches: server_only, chain, fixed_tree, opt_tree,
-            autodraft, lookup, then those on the server. One spec for each length of a chain.
+            autodraft, lookup, then those on the server. One spec for each shape of a method that
+            differs after the cut to the ceilings.
 
         Raises:
             ConfigError: If no method is asked for.
@@ -178,8 +87,8 @@ class ExperimentConfig(Strict):
         """Return one method with the limits of this configuration, asked for or not.
 
         Args:
-            name: A method name as in METHODS_CSV, or a label (``chain_d2``) where CHAIN_D names
-                several lengths.
+            name: A method name as in METHODS_CSV, or a label (``chain_d2``) where it has several
+                shapes.
 
         Raises:
             ConfigError: If there is no such method, or the name stands for several.
@@ -189,8 +98,30 @@ class ExperimentConfig(Strict):
             return specs[name]
         if name in METHOD_NAMES:
             labels = ", ".join(label for label, spec in specs.items() if spec.name == name)
-            raise ConfigError(f"CHAIN_D names several lengths, so say which: {labels}.")
-        raise ConfigError(_unknown_method(name, tuple(specs)))
+            raise ConfigError(f"{name} has several shapes here, so say which: {labels}.")
+        raise ConfigError(unknown_method(name, tuple(specs)))
+
+    def reshaped(
+        self, spec: MethodSpec, *, width: int, max_depth: int, node_budget: int
+    ) -> MethodSpec:
+        """Return a spec whose shape was tuned with the shape that tuning chose.
+
+        Args:
+            spec: A spec of this configuration with `MethodSpec.tuned`.
+            width: Most frontier nodes expanded in one level.
+            max_depth: Greatest depth of a tree.
+            node_budget: Most drafted nodes sent in a round.
+
+        Returns:
+            The same method with the shape, cut to the highest ceilings.
+        """
+        shape = Shape(width, max_depth, node_budget).within(highest(self.tree))
+        limits = {"width": shape.width, "max_depth": shape.depth, "node_budget": shape.nodes}
+        return MethodSpec(**{**spec.model_dump(), **limits})
+
+    def seeds(self) -> tuple[int, ...]:
+        """Return the seeds that make a difference: greedy decoding draws nothing."""
+        return self.sampling.seeds if self.sampling.temperature > 0 else self.sampling.seeds[:1]
 
     @property
     def needs_draft_model(self) -> bool:
@@ -198,31 +129,26 @@ class ExperimentConfig(Strict):
         return any(name.removesuffix(AT_SERVER) in WITH_DRAFT_MODEL for name in self._names())
 
     def notes(self) -> tuple[str, ...]:
-        """Return what a user should know of the methods asked for: what was cut or chosen."""
-        asked = {name.removesuffix(AT_SERVER) for name in self._names()}
-        tree, notes = self.tree, []
-        if "chain" in asked and self.algorithms.chain_d is None:
-            notes.append(
-                "CHAIN_D=auto is not tuned yet in this version: the chain takes "
-                f"d={self._chain_lengths()[0]}."
-            )
-        limits = []
-        if "chain" in asked:
-            limits += [("CHAIN_D", d, self._longest_chain()) for d in self.algorithms.chain_d or ()]
-        if "fixed_tree" in asked:
-            cut = _fixed_tree(self).within(tree)
-            limits.append(("FIXED_TREE_WIDTH", tree.fixed_tree_width, cut.width))
-            limits.append(("FIXED_TREE_DEPTH", tree.fixed_tree_depth, cut.depth))
-            limits.append(("FIXED_TREE_NODES", tree.fixed_tree_nodes, cut.nodes))
-        if "opt_tree" in asked:
-            limits.append(("OPT_TREE_WIDTH", tree.opt_tree_width, tree.proposed_nodes))
+        """Return what a user should know: what was cut, is tuned, or is not run."""
+        asked = tuple(dict.fromkeys(name.removesuffix(AT_SERVER) for name in self._names()))
+        notes = [_TUNED_NOTES[name] for name in asked if any(s.tuned for s in self._specs(name))]
         notes += [
-            f"{tag}={wanted} is cut to {most} (PROPOSED_NODES={tree.proposed_nodes}, "
-            f"PROPOSED_MAX_DEPTH={tree.proposed_max_depth}, and no tree is wider or deeper than "
+            f"{cut.tag}={cut.wanted} is cut to {cut.most} (PROPOSED_NODES={cut.ceiling.nodes}, "
+            f"PROPOSED_MAX_DEPTH={cut.ceiling.depth}, and no tree is wider or deeper than "
             "it has nodes)."
-            for tag, wanted, most in limits
-            if wanted > most
+            for cut in cuts(asked, self.algorithms, self.tree)
         ]
+        if len(self.seeds()) < len(self.sampling.seeds):
+            notes.append(
+                f"SEED: {self.seeds()[0]} alone is run, because with TEMPERATURE=0 the answers do "
+                "not depend on it."
+            )
+        jitter, rtt = max(self.network.jitter_ms), min(self.network.rtt_ms)
+        if jitter > rtt:
+            notes.append(
+                f"JITTER_MS={jitter:g} is above RTT_MS={rtt:g}: delays are cut at 0, so their mean "
+                "is longer than half of RTT_MS each way."
+            )
         return tuple(notes)
 
     def _names(self) -> tuple[str, ...]:
@@ -239,54 +165,21 @@ class ExperimentConfig(Strict):
                 width=shape.width,
                 max_depth=shape.depth,
                 node_budget=shape.nodes,
-                variant=shape.variant,
-                retrieval=shape.retrieval,
+                variant=variant,
+                retrieval=method == "autodraft" and self.algorithms.retrieval_draft,
+                tuned=shape.tuned,
             )
-            for shape in (shape.within(self.tree) for shape in _SHAPES[method](self))
+            for shape, variant in shapes_of(method, self.algorithms, self.tree)
         )
 
-    def _longest_chain(self) -> int:
-        return min(self.tree.proposed_max_depth, self.tree.proposed_nodes)
 
-    def _chain_lengths(self) -> tuple[int, ...]:
-        asked = self.algorithms.chain_d or (CHAIN_D_WHEN_AUTO,)
-        return tuple(dict.fromkeys(min(d, self._longest_chain()) for d in asked))
-
-
-def _unknown_method(name: str, known: tuple[str, ...]) -> str:
-    text = f"There is no method {name!r}. {did_you_mean(name, known)}".rstrip()
-    return f"{text} Methods: {', '.join(known)}."
-
-
-def _chains(config: ExperimentConfig) -> tuple[_Shape, ...]:
-    lengths = config._chain_lengths()
-    return tuple(_Shape(1, d, d, f"_d{d}" if len(lengths) > 1 else "") for d in lengths)
-
-
-def _fixed_tree(config: ExperimentConfig) -> _Shape:
-    tree = config.tree
-    return _Shape(tree.fixed_tree_width, tree.fixed_tree_depth, tree.fixed_tree_nodes)
-
-
-def _ceilings(
-    config: ExperimentConfig, width: int, *, retrieval: bool = False
-) -> tuple[_Shape, ...]:
-    tree = config.tree
-    return (_Shape(width, tree.proposed_max_depth, tree.proposed_nodes, retrieval=retrieval),)
-
-
-def _autodraft(config: ExperimentConfig) -> tuple[_Shape, ...]:
-    retrieval = config.algorithms.retrieval_draft
-    return _ceilings(config, config.tree.proposed_nodes, retrieval=retrieval)
-
-
-_SHAPES: Final[dict[str, Callable[[ExperimentConfig], tuple[_Shape, ...]]]] = {
-    "server_only": lambda _: (_Shape(0, 0, 0),),
-    "chain": _chains,
-    "fixed_tree": lambda config: (_fixed_tree(config),),
-    "opt_tree": lambda config: _ceilings(config, config.tree.opt_tree_width),
-    "autodraft": _autodraft,
-    "lookup": lambda config: _ceilings(config, 0),
+_TUNE: Final = "what `python -m evaluation tune` chose for the benchmark and the link, else"
+_TUNED_NOTES: Final = {
+    "chain": f"CHAIN_D=auto takes {_TUNE} d={CHAIN_D_WHEN_AUTO}.",
+    "fixed_tree": f"FIXED_TREE_*=auto takes {_TUNE} width {FIXED_TREE_WHEN_AUTO[0]}, depth "
+    f"{FIXED_TREE_WHEN_AUTO[1]} and {FIXED_TREE_WHEN_AUTO[2]} nodes.",
+    "opt_tree": f"OPT_TREE_WIDTH=auto takes {_TUNE} width {OPT_TREE_WIDTH_WHEN_AUTO} and the "
+    "ceilings.",
 }
 
 BLOCKS: Final[dict[str, type[Block]]] = {  # name of a block in files -> its class

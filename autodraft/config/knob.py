@@ -17,7 +17,8 @@ from pydantic.fields import FieldInfo
 
 _WHOLE: Final = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
-_SEPARATORS: Final = re.compile(r"[\s,]+")
+BLANKS: Final = " \t\r\n"  # those of XML, so that the schema and the loader agree
+_SEPARATORS: Final = re.compile(rf"[{BLANKS},]+")
 _LONGEST_SHOWN: Final = 60
 _EXACT_BELOW: Final = 2.0**53
 
@@ -72,7 +73,7 @@ class Kind(Protocol):
 
 def _one(raw: Raw) -> str:
     if isinstance(raw, str):
-        return raw.strip()
+        return raw.strip(BLANKS)
     raise BadValueError(", ".join(raw), "One value is expected here, not a list.")
 
 
@@ -202,6 +203,11 @@ class Text:
         return value
 
 
+def _parts(raw: Raw) -> list[str]:
+    """Return the items of a list, however it was written."""
+    return raw if isinstance(raw, list) else [part for part in _SEPARATORS.split(raw) if part]
+
+
 @dataclass(frozen=True)
 class Each:
     """A list of different values of one kind, separated by commas or spaces."""
@@ -215,15 +221,15 @@ class Each:
 
     def read(self, raw: Raw) -> tuple[Any, ...]:
         """Return the values in their order."""
-        parts = raw if isinstance(raw, list) else [part for part in _SEPARATORS.split(raw) if part]
+        parts = _parts(raw)
         if not parts:
             raise BadValueError("", "The list is empty.")
-        values: list[Any] = []
+        values: dict[Any, None] = {}  # ordered, and quick to look up in a long list
         for part in parts:
             value = self.item.read(part)
             if value in values:
                 raise BadValueError(part, "It is in the list twice.")
-            values.append(value)
+            values[value] = None
         return tuple(values)
 
     def plain(self, value: tuple[Any, ...]) -> list[Any]:
@@ -246,8 +252,10 @@ class OrWord:
     def read(self, raw: Raw) -> Any:
         """Return None for the word, else what the other kind makes of it."""
         parts = raw if isinstance(raw, list) else [raw]
-        if [part.strip() for part in parts] == [self.word]:
+        if [part.strip(BLANKS) for part in parts] == [self.word]:
             return None
+        if isinstance(self.kind, Each) and self.word in _parts(raw):
+            raise BadValueError(self.word, "It stands alone, not in a list.")
         return self.kind.read(raw)
 
     def plain(self, value: Any) -> Any:

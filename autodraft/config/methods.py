@@ -4,6 +4,8 @@ One immutable class for each block; the one place for its defaults. Of a method 
 the name only, and it knows no files.
 """
 
+import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 from autodraft.config.base import Block
@@ -33,10 +35,16 @@ ABLATION_MODES: Final = (
 )
 MAX_NODES: Final = 65_535  # a parent index is at most two bytes on the wire
 MAX_DEPTH: Final = 1_024
+MOST_SHAPES: Final = 1_000
+CHAIN_D_WHEN_AUTO: Final = 4
+FIXED_TREE_WHEN_AUTO: Final = (8, 6, 32)  # width, depth, nodes
+OPT_TREE_WIDTH_WHEN_AUTO: Final = 16
 _PROFILE_SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 150)
 
 _SIZE = Whole(1, MAX_NODES)
 _DEPTH = Whole(1, MAX_DEPTH)
+_SIZES = OrWord("auto", Each(_SIZE))
+_DEPTHS = OrWord("auto", Each(_DEPTH))
 _SWITCH = Flag()
 
 
@@ -151,8 +159,8 @@ class AlgorithmsConfig(Block):
         knob(
             "CHAIN_D",
             OrWord("auto", Each(_DEPTH)),
-            "Lengths d of the chain, one method for each; `auto`: tuned on validation questions "
-            "(not yet in this version, which takes 4 and says so).",
+            "Lengths d of the chain, one method for each; `auto`: what `python -m evaluation tune` "
+            "chose on validation questions, else 4.",
             unit="tokens",
         ),
     ] = None
@@ -162,47 +170,62 @@ class TreeConfig(Block):
     """Limits of the draft trees, and how their costs are profiled."""
 
     proposed_nodes: Annotated[
-        int,
+        tuple[int, ...],
         knob(
             "PROPOSED_NODES",
-            _SIZE,
-            "Most drafted nodes sent to the target in a round; a ceiling for every method.",
+            Each(_SIZE),
+            "Most drafted nodes sent to the target in a round; a ceiling for every method. A list "
+            "sweeps.",
             unit="nodes",
         ),
-    ] = 150
+    ] = (150,)
     proposed_max_depth: Annotated[
-        int,
+        tuple[int, ...],
         knob(
             "PROPOSED_MAX_DEPTH",
-            _DEPTH,
-            "Greatest depth of a tree (the root has 0); a ceiling for every method.",
+            Each(_DEPTH),
+            "Greatest depth of a tree (the root has 0); a ceiling for every method. A list sweeps.",
             unit="levels",
         ),
-    ] = 15
+    ] = (15,)
     fixed_tree_width: Annotated[
-        int,
+        tuple[int, ...] | None,
         knob(
             "FIXED_TREE_WIDTH",
-            _SIZE,
-            "Frontier nodes that fixed_tree expands in one level.",
+            _SIZES,
+            "Frontier nodes that fixed_tree expands in one level. A list sweeps; `auto` (in all "
+            "three FIXED_TREE_* tags): as tuned, else 8, 6 and 32.",
             unit="nodes",
         ),
-    ] = 8
+    ] = FIXED_TREE_WHEN_AUTO[:1]
     fixed_tree_depth: Annotated[
-        int, knob("FIXED_TREE_DEPTH", _DEPTH, "Depth of fixed_tree's tree.", unit="levels")
-    ] = 6
+        tuple[int, ...] | None,
+        knob(
+            "FIXED_TREE_DEPTH",
+            _DEPTHS,
+            "Depth of fixed_tree's tree. A list sweeps; `auto`: as tuned.",
+            unit="levels",
+        ),
+    ] = FIXED_TREE_WHEN_AUTO[1:2]
     fixed_tree_nodes: Annotated[
-        int, knob("FIXED_TREE_NODES", _SIZE, "Nodes that fixed_tree sends.", unit="nodes")
-    ] = 32
+        tuple[int, ...] | None,
+        knob(
+            "FIXED_TREE_NODES",
+            _SIZES,
+            "Nodes that fixed_tree sends. A list sweeps; `auto`: as tuned.",
+            unit="nodes",
+        ),
+    ] = FIXED_TREE_WHEN_AUTO[2:]
     opt_tree_width: Annotated[
-        int,
+        tuple[int, ...] | None,
         knob(
             "OPT_TREE_WIDTH",
-            _SIZE,
-            "Most frontier nodes that opt_tree expands in one level.",
+            _SIZES,
+            "Most frontier nodes that opt_tree expands in one level. A list sweeps; `auto`: width, "
+            "depth and nodes as tuned within the ceilings, else 16 and the ceilings.",
             unit="nodes",
         ),
-    ] = 16
+    ] = (OPT_TREE_WIDTH_WHEN_AUTO,)
     draft_profile_width_list: Annotated[
         tuple[int, ...],
         knob(
@@ -263,6 +286,34 @@ class TreeConfig(Block):
         ),
     ] = False
 
+    @classmethod
+    def conflicts(cls, values: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Return what is wrong between the lists: half an `auto`, or too many shapes."""
+        found = []
+        shape = ("fixed_tree_width", "fixed_tree_depth", "fixed_tree_nodes")
+        autos = [name for name in shape if values[name] is None]
+        if autos and len(autos) < len(shape):
+            missing = ", ".join(name.upper() for name in shape if name not in autos)
+            found.append(
+                (
+                    autos[0],
+                    f"{autos[0].upper()}=auto needs the whole shape tuned: set {missing} to auto "
+                    "too, or give numbers to all three.",
+                )
+            )
+        lists = ("proposed_nodes", "proposed_max_depth", *shape, "opt_tree_width")
+        count = math.prod(len(values[name] or (None,)) for name in lists)
+        if count > MOST_SHAPES:
+            longest = max(lists, key=lambda name: len(values[name] or ()))
+            found.append(
+                (
+                    longest,
+                    f"the lists of the block tree have {count} combinations, and at most "
+                    f"{MOST_SHAPES} are swept in one experiment. Shorten {longest.upper()} first.",
+                )
+            )
+        return found
+
 
 class SamplingConfig(Block):
     """How a token is drawn from the target's distribution."""
@@ -290,10 +341,15 @@ class SamplingConfig(Block):
             acts=False,
         ),
     ] = 0
-    seed: Annotated[
-        int,
-        knob("SEED", Whole(0, 2**32 - 1), "Seed of the draws. No effect on greedy.", acts=False),
-    ] = 4
+    seeds: Annotated[
+        tuple[int, ...],
+        knob(
+            "SEED",
+            Each(Whole(0, 2**32 - 1)),
+            "Seed of the draws. A list sweeps. No effect on greedy, which runs the first only.",
+            acts=False,
+        ),
+    ] = (4,)
     num_choices: Annotated[
         int,
         knob("NUM_CHOICES", Whole(1, 1_000), "Answers to each question.", acts=False, only=(1,)),
@@ -319,4 +375,13 @@ class RunConfig(Block):
             unit="questions",
         ),
     ] = 1
+    retries: Annotated[
+        int,
+        knob(
+            "RETRIES",
+            Whole(0, 1_000),
+            "Attempts after the first where the link to the server is lost.",
+            unit="attempts",
+        ),
+    ] = 5
     dry_run: Annotated[bool, knob("DRY_RUN", _SWITCH, "Show the plan and stop.")] = False

@@ -21,7 +21,11 @@ class ServerConfig(Strict):
         base_model_path: Its target model; None leaves the choice to the first client.
         quantization: Quantisation of the target, unless the client names one.
         dtype: Floating-point type of the target, unless the client names one.
-        device_map: Device of the target, as in transformers.
+        draft_model_path: Draft model of the co-located methods (``chain@server``); None leaves the
+            choice to the client.
+        draft_quantization: Quantisation of that draft, unless the client names one.
+        draft_dtype: Floating-point type of that draft, unless the client names one.
+        device_map: Device of the models, as in transformers.
         lazy_load: Load when a client asks, and whatever model it asks for.
         allow_pickle: Whether pickled weights may be loaded.
         allow_anonymous: Whether clients without the access token are let in.
@@ -37,6 +41,9 @@ class ServerConfig(Strict):
     base_model_path: str | None = None
     quantization: Literal["none", "4bit", "8bit"] = "none"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    draft_model_path: str | None = None
+    draft_quantization: Literal["none", "4bit", "8bit"] = "none"
+    draft_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device_map: str = "auto"
     lazy_load: bool = True
     allow_pickle: bool = False

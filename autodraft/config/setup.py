@@ -1,16 +1,15 @@
-"""The blocks that say what an experiment runs on: machines, models, prices, questions, link.
+"""The blocks that say what an experiment runs on: machines, models, prices, questions, limits.
 
 One immutable class for each block; the one place for its defaults. This module knows no methods
 and no files.
 """
 
-from itertools import product
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from autodraft.config.base import Block, Strict
-from autodraft.config.knob import Choice, Each, Number, OrWord, Text, Whole, knob
+from autodraft.config.base import Block
+from autodraft.config.knob import Choice, Each, Flag, Number, OrWord, Text, Whole, knob
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 26_001
@@ -30,6 +29,7 @@ SPEC_BENCH_TASKS: Final = (
 BENCHES: Final = (
     "mt_bench",
     "humaneval",
+    "humaneval:completion",
     "spec_bench",
     *(f"spec_bench:{task}" for task in SPEC_BENCH_TASKS),
     "gsm8k",
@@ -52,6 +52,7 @@ _DEVICE = Text(
     "auto, cpu, mps, cuda, cuda:N, xpu, xpu:N, npu, npu:N, balanced, balanced_low_0 or sequential",
     r"auto|cpu|mps|balanced|balanced_low_0|sequential|(cuda|xpu|npu)(:\d{1,3})?",
 )
+_FOLDER = Text("a folder, relative to where the command runs, or absolute")
 _LABEL = Text("printable text of 1 to 128 characters, on one line", r".{1,128}")
 _VARIABLE = Text(
     "the NAME of an environment variable (capitals, digits, _), never the token itself",
@@ -184,7 +185,6 @@ class ObjectiveConfig(Block):
             "BASE_COST_SENSITIVITY",
             Number(0, 1),
             "The `cs` at which fixed baselines are scored.",
-            acts=False,
         ),
     ] = 0.5
     target_per_hour_cost: Annotated[
@@ -284,7 +284,12 @@ class DatasetConfig(Block):
 
     benches: Annotated[
         tuple[str, ...],
-        knob("BENCHES_CSV", Each(Choice(BENCHES)), "Benchmarks, run in this order."),
+        knob(
+            "BENCHES_CSV",
+            Each(Choice(BENCHES)),
+            "Benchmarks, run in this order. `humaneval` asks in chat form, `humaneval:completion` "
+            "has the raw prompt continued, up to the official stop words.",
+        ),
     ] = ("mt_bench",)
     question_limit: Annotated[
         int | None,
@@ -295,84 +300,33 @@ class DatasetConfig(Block):
             unit="questions",
         ),
     ] = None
-
-
-class NetworkSetting(Strict):
-    """One setting of the link: what is added to the real one, at the client's socket.
-
-    Attributes:
-        rtt_ms: Round-trip time that is added, half of it each way, in milliseconds.
-        jitter_ms: Spread of that delay, in milliseconds: each way is uniform over
-            ``(rtt_ms ± jitter_ms) / 2``.
-        uplink_mbps: Bandwidth from user to cloud, in Mbit/s; None is unlimited.
-        downlink_mbps: Bandwidth from cloud to user, in Mbit/s; None is unlimited.
-    """
-
-    rtt_ms: float = Field(default=0.0, ge=0)
-    jitter_ms: float = Field(default=0.0, ge=0)
-    uplink_mbps: float | None = Field(default=None, gt=0)
-    downlink_mbps: float | None = Field(default=None, gt=0)
-
-    @property
-    def label(self) -> str:
-        """A short name for tables and files: ``unshaped``, ``rtt20``, ``rtt20_jitter5_up10``."""
-        values = (
-            ("rtt", self.rtt_ms),
-            ("jitter", self.jitter_ms),
-            ("up", self.uplink_mbps),
-            ("down", self.downlink_mbps),
-        )
-        return "_".join(f"{name}{value:g}" for name, value in values if value) or "unshaped"
-
-
-class NetworkConfig(Block):
-    """The link, shaped at the client's socket; a list sweeps."""
-
-    rtt_ms: Annotated[
-        tuple[float, ...],
+    bench_dir: Annotated[
+        str | None,
         knob(
-            "RTT_MS",
-            Each(Number()),
-            "Round-trip time that is added.",
-            unit="ms",
+            "BENCH_DIR",
+            OrWord("unset", _FOLDER),
+            "Folder of the question files; `unset` looks in AUTODRAFT_BENCH_DIR, then in the "
+            "cache.",
         ),
-    ] = (0.0,)
-    jitter_ms: Annotated[
-        tuple[float, ...],
+    ] = None
+    download: Annotated[
+        bool,
         knob(
-            "JITTER_MS",
-            Each(Number()),
-            "Spread of the added delay.",
-            unit="ms",
+            "DOWNLOAD",
+            Flag(),
+            "Download a benchmark that is on no disk, checked by its SHA-256, into the cache.",
         ),
-    ] = (0.0,)
-    uplink_mbps: Annotated[
-        tuple[float | None, ...],
+    ] = True
+    validation_questions: Annotated[
+        int,
         knob(
-            "UPLINK_MBPS",
-            Each(OrWord("unlimited", Number(0, above=True))),
-            "Bandwidth from user to cloud.",
-            unit="Mbit/s",
+            "VALIDATION_QUESTIONS",
+            Whole(1, 10_000),
+            "Last questions of each benchmark (and of each sub-task) that shapes are tuned on; not "
+            "measured where a shape is `auto`.",
+            unit="questions",
         ),
-    ] = (None,)
-    downlink_mbps: Annotated[
-        tuple[float | None, ...],
-        knob(
-            "DOWNLINK_MBPS",
-            Each(OrWord("unlimited", Number(0, above=True))),
-            "Bandwidth from cloud to user.",
-            unit="Mbit/s",
-        ),
-    ] = (None,)
-
-    def settings(self) -> tuple[NetworkSetting, ...]:
-        """Return every combination of the lists, the round-trip time varying slowest."""
-        return tuple(
-            NetworkSetting(rtt_ms=rtt, jitter_ms=jitter, uplink_mbps=up, downlink_mbps=down)
-            for rtt, jitter, up, down in product(
-                self.rtt_ms, self.jitter_ms, self.uplink_mbps, self.downlink_mbps
-            )
-        )
+    ] = 8
 
 
 def _limit(tag: str, meaning: str, unit: str) -> Any:

@@ -8,18 +8,18 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, TypeGuard, cast
 
 import yaml
 from lxml import etree
 
-from autodraft.config.knob import Raw, quoted
+from autodraft.config.knob import BLANKS, Raw, quoted
 from autodraft.errors import ConfigError
 
 ROOT: Final = "experiment_config"
 MAX_BYTES: Final = 128 * 1024
 _LONGEST_NAME: Final = 60
-_PARAMETER: Final = "parameter"
+PARAMETER: Final = "parameter"
 _XSI: Final = "{http://www.w3.org/2001/XMLSchema-instance}"
 _YAML: Final = "tag:yaml.org,2002:"
 _YAML_SCALARS: Final = frozenset(
@@ -168,29 +168,36 @@ def _line(element: etree._Element) -> int:
 
 def _children(document: Document, parent: etree._Element) -> Iterator[etree._Element]:
     """Yield the elements in ``parent``; comments are skipped, loose text is a fault."""
-    loose = [(_line(parent), parent.text)]
+    loose = [(_line(parent), parent.text)] if _holds_text(parent.text) else []
     for child in parent:
-        loose.append((_line(child), child.tail))
+        if _holds_text(child.tail):
+            inside = etree.tostring(child, encoding="unicode", with_tail=False)
+            loose.append((_line(child) + inside.count("\n"), child.tail))
         if isinstance(child.tag, str):
             yield child
     for line, text in loose:
-        if text and text.strip():
-            document.report(line, f"text outside of a tag: {quoted(text.strip())}. Remove it.")
+        before = text[: len(text) - len(text.lstrip())].count("\n")
+        shown = quoted(text.strip())
+        document.report(line + before, f"text outside of a tag: {shown}. Remove it.")
+
+
+def _holds_text(text: str | None) -> TypeGuard[str]:
+    return text is not None and bool(text.strip())
 
 
 def _xml_entry(document: Document, element: etree._Element) -> Entry | None:
     line, tag = _line(element), _name(element)
-    wanted = {"name"} if tag == _PARAMETER else set()
+    wanted = {"name"} if tag == PARAMETER else set()
     if {str(name) for name in element.attrib} != wanted:
-        text = f'Use <TAG>value</TAG> or <{_PARAMETER} name="TAG">value</{_PARAMETER}>.'
+        text = f'Use <TAG>value</TAG> or <{PARAMETER} name="TAG">value</{PARAMETER}>.'
         document.report(line, f"<{tag}> has wrong attributes. {text}")
         return None
     if any(isinstance(child.tag, str) for child in element):
         document.report(line, f"<{tag}> holds other elements. Use a value only.")
         return None
     text = "".join([element.text or "", *(child.tail or "" for child in element)])
-    written = _fit_to_show(str(element.get("name", tag)).strip())
-    return Entry(written, text.strip(), document.place(line))
+    written = _fit_to_show(str(element.get("name", tag)).strip(BLANKS))
+    return Entry(written, text.strip(BLANKS), document.place(line))
 
 
 def read_yaml(label: str, text: str) -> Document:
@@ -222,10 +229,28 @@ def read_yaml(label: str, text: str) -> Document:
     return document
 
 
+class _AliasFoundError(Exception):
+    """A node repeats another one; the argument is its line."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes, but no aliases: a few of them can stand for more than memory holds."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+            raise _AliasFoundError(event.start_mark.line + 1)
+        return super().compose_node(parent, index)
+
+
 def _compose(label: str, text: str) -> yaml.Node | None:
     """Return the node tree; objects are never constructed."""
     try:
-        node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+        node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
+    except _AliasFoundError as found:
+        raise ConfigError(
+            f"{label}:{found}: an alias (*name) is not read. Write the value once more."
+        ) from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{label}:{line}: not valid YAML: {error.problem}.") from None
@@ -271,5 +296,5 @@ def _yaml_raw(document: Document, tag: str, node: yaml.Node) -> Raw | None:
         if not isinstance(item, yaml.ScalarNode) or item.tag not in _YAML_SCALARS:
             document.report(_node_line(item), f"{tag} is neither a value nor a list of values.")
             return None
-    texts = [str(item.value).strip() for item in items]
+    texts = [str(item.value).strip(BLANKS) for item in items]
     return texts if is_list else texts[0]

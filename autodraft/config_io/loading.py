@@ -13,13 +13,11 @@ from typing import Any, Final
 import yaml
 
 from autodraft.config import BLOCKS, SWITCHES, ExperimentConfig
-from autodraft.config.knob import knob_of
 from autodraft.config_io.files import ROOT, Document, Entry, Place, read_text, read_xml, read_yaml
 from autodraft.config_io.names import (
     TARGETS,
     Target,
     legacy_reason,
-    legacy_rows,
     unknown_block,
     unknown_tag,
 )
@@ -28,9 +26,6 @@ from autodraft.errors import ConfigError
 _READERS: Final = {".xml": read_xml, ".yaml": read_yaml, ".yml": read_yaml}
 _LONGEST_OVERRIDE: Final = 120
 _MOST_PROBLEMS: Final = 50
-_LEGACY_SUMMARY: Final = (
-    "Accepted in every block, with one warning each; they have no meaning here."
-)
 
 
 @dataclass(frozen=True)
@@ -130,6 +125,19 @@ class _Check:
                     self.problems.append((setting.entry.place, f"{text} Keep one of them."))
         return values
 
+    def compare(self, values: dict[tuple[str, str], Any]) -> None:
+        """Note what is wrong between values of a block that are right one by one."""
+        for block, cls in BLOCKS.items():
+            given = {key for key in self.settings if key[0] == block}
+            if not given <= values.keys():
+                continue  # a wrong value is told first
+            fields: dict[str, Any] = {}
+            for name, info in cls.model_fields.items():
+                default = info.get_default(call_default_factory=True, validated_data=fields)
+                fields[name] = values.get((block, name), default)
+            for name, text in cls.conflicts(fields):
+                self.problems.append((self.settings[block, name][0].entry.place, text))
+
     def require(self, label: str) -> None:
         """Note the fields without a default that nobody set."""
         for block, targets in TARGETS.items():
@@ -197,6 +205,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     check.add_document(reader(label, text))
     check.add_overrides(overrides)
     values = check.values()
+    check.compare(values)
     check.require(label)
     if check.problems:
         raise ConfigError(_message(check.problems))
@@ -216,29 +225,6 @@ def dump_yaml(config: ExperimentConfig) -> str:
             plain = knob.kind.plain(getattr(getattr(config, block), name))
             lines.append(f"    {knob.tag}: {_inline(plain)}")
     return "\n".join(lines) + "\n"
-
-
-def key_table() -> str:
-    """Return Markdown tables of all tags, one for each block, and one of tags without effect."""
-    parts = []
-    for block, targets in TARGETS.items():
-        rows = [
-            "| tag | default | unit | values | acts | meaning |",
-            "| --- | --- | --- | --- | --- | --- |",
-        ]
-        for tag, target in targets.items():
-            knob = target.knob
-            unit, acts = knob.unit or "–", "yes" if knob.acts else "not yet"
-            cells = [f"`{tag}`", _shown_default(tag, target), unit, knob.kind.allowed, acts]
-            rows.append(f"| {' | '.join([*cells, knob.meaning])} |")
-        summary = (BLOCKS[block].__doc__ or "").strip()
-        parts.append("\n".join([f"### {block}", "", summary, "", *rows]))
-    legacy = [f"| `{tag}` | {reason} |" for tag, reason in legacy_rows().items()]
-    head = ["| tag | why it is without effect; what to do |", "| --- | --- |"]
-    parts.append(
-        "\n".join(["### Tags of the published runner", "", _LEGACY_SUMMARY, "", *head, *legacy])
-    )
-    return "\n\n".join(parts) + "\n"
 
 
 def _override_place(block: str, tag: str, override: str) -> Place:
@@ -275,16 +261,6 @@ def _default(config: ExperimentConfig, block: str, name: str) -> Any:
     data = getattr(config, block).model_dump()
     info = BLOCKS[block].model_fields[name]
     return info.get_default(call_default_factory=True, validated_data=data)
-
-
-def _shown_default(tag: str, target: Target) -> str:
-    info = BLOCKS[target.block].model_fields[target.field]
-    canonical = knob_of(info)
-    if canonical.tag != tag:
-        return f"= {canonical.tag}"
-    if canonical.same_as is not None:
-        return f"= {canonical.same_as}"
-    return "required" if info.is_required() else f"`{canonical.text(info.default)}`"
 
 
 def _inline(plain: Any) -> str:

@@ -77,7 +77,7 @@ _SAME_PROFILE: Final = (
     "a draft on the server is profiled like the user's; set DRAFT_PROFILE_WIDTH_LIST and "
     "DRAFT_PROFILE_MODEL_CALLS_PER_COUNT"
 )
-_LEGACY_PREFIX: Final = "SERVER_DRAFT_PROFILE_"
+LEGACY_PREFIX: Final = "SERVER_DRAFT_PROFILE_"
 _LEGACY: Final = {  # tag of the published runner without a meaning here -> why, what to use
     "NON_TREE_WIDTH": _CHAIN,
     "NON_TREE_NODES": _CHAIN,
@@ -109,12 +109,12 @@ _LEGACY: Final = {  # tag of the published runner without a meaning here -> why,
 
 def legacy_reason(tag: str) -> str | None:
     """Return why a tag of the published runner has no meaning here; None for other tags."""
-    return _SAME_PROFILE if tag.startswith(_LEGACY_PREFIX) else _LEGACY.get(tag)
+    return _SAME_PROFILE if tag.startswith(LEGACY_PREFIX) else _LEGACY.get(tag)
 
 
 def legacy_rows() -> dict[str, str]:
     """Return the tags of the published runner with their reasons, for the documentation."""
-    return {**_LEGACY, f"{_LEGACY_PREFIX}*": _SAME_PROFILE}
+    return {**_LEGACY, f"{LEGACY_PREFIX}*": _SAME_PROFILE}
 
 
 def unknown_block(name: str) -> str:

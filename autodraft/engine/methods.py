@@ -2,21 +2,22 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 from autodraft.config import MethodSpec
 from autodraft.decoding.retrieval import AcceptanceTable, Retriever
 from autodraft.engine.drafter import Drafter, DraftSource
 from autodraft.engine.lookup import LookupDrafter
-from autodraft.engine.session import Method, ServerOnly, Speculative
+from autodraft.engine.rounds import Rounds
+from autodraft.engine.session import Method, Speculative
+from autodraft.engine.streamed import Colocated, ServerOnly
 from autodraft.models.runner import ModelRunner
 from autodraft.policy import POLICIES, Policy, TreeLimits
 
 
 @dataclass
 class DraftSide:
-    """What an engine drafts with, shared by all its requests.
+    """What one side drafts with, shared by all its requests.
 
     Attributes:
         acceptance: What retrieval has learned so far.
@@ -37,27 +38,41 @@ class DraftSide:
         return Drafter(self.runner, self.excluded, retriever if spec.retrieval else None)
 
 
+def make_rounds(spec: MethodSpec, side: DraftSide) -> Rounds:
+    """Return the rounds of one request, for whichever side drafts.
+
+    Args:
+        spec: A method that speculates: ``spec.method`` is one of ``POLICIES``.
+        side: What it drafts with; holds the draft model where ``spec.needs_draft_model``.
+    """
+    limits = TreeLimits(spec.width, spec.max_depth, spec.node_budget)
+    policy: Callable[[TreeLimits], Policy] = POLICIES[spec.method]
+    return Rounds(policy(limits), side.drafter(spec))
+
+
 def _server_only(spec: MethodSpec, side: DraftSide) -> Method:
     return ServerOnly(spec.label)
 
 
-def _speculative(
-    policy: Callable[[TreeLimits], Policy], spec: MethodSpec, side: DraftSide
-) -> Method:
-    limits = TreeLimits(spec.width, spec.max_depth, spec.node_budget)
-    return Speculative(spec.label, policy(limits), side.drafter(spec))
+def _at_user(spec: MethodSpec, side: DraftSide) -> Method:
+    return Speculative(spec.label, make_rounds(spec, side))
+
+
+def _at_server(spec: MethodSpec, side: DraftSide) -> Method:
+    return Colocated(spec)
 
 
 METHODS: Final[dict[str, Callable[[MethodSpec, DraftSide], Method]]] = {
     "server_only": _server_only,
-    **{name: partial(_speculative, policy) for name, policy in POLICIES.items()},
+    **dict.fromkeys(POLICIES, _at_user),
+    **{f"{name}@server": _at_server for name in POLICIES},
 }
 
 
 def make_method(spec: MethodSpec, side: DraftSide) -> Method:
-    """Return the decoder of one request.
+    """Return the client's decoder of one request.
 
     The caller has checked that the method is available, and has loaded the draft model where
-    ``spec.needs_draft_model``.
+    ``spec.needs_draft_model`` and it drafts at the user.
     """
-    return METHODS[spec.method](spec, side)
+    return METHODS[spec.name](spec, side)

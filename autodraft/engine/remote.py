@@ -6,12 +6,13 @@ Turns token lists and trees into messages and back. Does not decide what to send
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
+from autodraft.config import MethodSpec
+from autodraft.decoding.stopping import StopRules
+from autodraft.engine.rounds import Verdict
 from autodraft.errors import ProtocolError
+from autodraft.meters import Energy
 from autodraft.protocol import messages as msg
 from autodraft.protocol.codec import (
     pack_nodes,
@@ -21,10 +22,12 @@ from autodraft.protocol.codec import (
 )
 from autodraft.transport.client import Link
 from autodraft.tree.draft_tree import DraftTree
-from autodraft.units import US_PER_S
+from autodraft.units import MJ_PER_J, US_PER_S
 
 LOAD_TIMEOUT_S: Final = 1800.0
 """A lazy server may have to fetch and load a large model before it can say welcome."""
+
+Piece = TypeVar("Piece", msg.Tokens, msg.Block)
 
 
 @dataclass(frozen=True)
@@ -36,29 +39,14 @@ class TargetWish:
         model: Target model; None takes the server's.
         quantization: Quantisation; None takes the server's.
         dtype: dtype; None takes the server's.
+        draft: Draft model wanted on the server, for co-located methods; None wants none.
     """
 
     server_name: str
     model: str | None = None
     quantization: str | None = None
     dtype: str | None = None
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What the target said of a tree.
-
-    Attributes:
-        path: Accepted nodes, root excluded, from the top down.
-        bonus: The target's own token after them.
-        queue_s: Time waited for the model, on the server's clock.
-        verify_s: Time of forward and walk, on the server's clock.
-    """
-
-    path: npt.NDArray[np.int64]
-    bonus: int
-    queue_s: float
-    verify_s: float
+    draft: msg.DraftWish | None = None
 
 
 @dataclass(frozen=True)
@@ -75,18 +63,49 @@ class Step:
 
 
 @dataclass(frozen=True)
+class ServerRound:
+    """A round that the server drafted and verified; times are on its clock.
+
+    Attributes:
+        tokens: New tokens of the answer.
+        width: Most frontier nodes expanded in one level.
+        depth: Depth of the deepest node verified.
+        drafted_nodes: Nodes proposed, verified or not.
+        num_nodes: Nodes verified, root excluded.
+        accepted: Drafted tokens kept.
+        queue_s: Time waited for the model.
+        draft_s: Time of drafting.
+        verify_s: Time of the target's forward and walk.
+    """
+
+    tokens: list[int]
+    width: int
+    depth: int
+    drafted_nodes: int
+    num_nodes: int
+    accepted: int
+    queue_s: float
+    draft_s: float
+    verify_s: float
+
+
+@dataclass(frozen=True)
 class Bill:
     """What the server charges for a session.
 
     Attributes:
         forwards: Target forwards.
-        busy_s: Model compute.
+        busy_s: Model compute, drafting on the server included.
         held_s: Wall time from open to close.
+        draft_s: The part of ``busy_s`` that was drafting.
+        energy: Of the server's machine from open to close; unknown where it has no counter.
     """
 
     forwards: int
     busy_s: float
     held_s: float
+    draft_s: float
+    energy: Energy
 
 
 class RemoteTarget:
@@ -105,27 +124,39 @@ class RemoteTarget:
         """
         self._link = link
         self._round = 0
+        self._stream: type[msg.Tokens] | type[msg.Block] | None = None
         hello = msg.Hello(
-            msg.PROTOCOL_VERSION, wish.server_name, wish.model, wish.quantization, wish.dtype
+            msg.PROTOCOL_VERSION,
+            wish.server_name,
+            wish.model,
+            wish.quantization,
+            wish.dtype,
+            wish.draft,
         )
         self.welcome = link.request(hello, msg.Welcome, LOAD_TIMEOUT_S)
+
+    @property
+    def max_depth(self) -> int:
+        """Deepest tree that it takes."""
+        return self.welcome.max_depth
 
     @property
     def traffic(self) -> tuple[int, int]:
         """Bytes sent and received so far."""
         return self._link.uplink_bytes, self._link.downlink_bytes
 
-    def open(self, max_new_tokens: int, node_budget: int, label: str) -> None:
+    def open(self, rules: StopRules, node_budget: int, label: str) -> None:
         """Open a session; the answer is awaited together with the prefill's."""
         self._round = 0
-        self._link.send(msg.Open(max_new_tokens, node_budget, label))
+        stop = list(rules.stop) or None
+        self._link.send(msg.Open(rules.max_new_tokens, node_budget, label, stop))
 
     def send_prompt(self, prompt: Sequence[int]) -> None:
         """Send the prompt; ``first_token`` waits for the answer."""
         self._link.send(msg.Prefill(pack_tokens(prompt)))
 
     def first_token(self) -> Step:
-        """Wait for the session and its prefill, and return the first token of the answer."""
+        """Wait for the first token of the answer."""
         self._link.receive(msg.Opened)
         reply = self._link.receive(msg.Prefilled)
         return Step([reply.token], reply.queue_us / US_PER_S)
@@ -142,28 +173,57 @@ class RemoteTarget:
         path = unpack_path(reply.path, tree.num_nodes)
         return Verdict(path, reply.bonus, reply.queue_us / US_PER_S, reply.forward_us / US_PER_S)
 
-    def generate(self) -> Iterator[Step]:
-        """Let the server decode to the end of the answer and yield its stream.
-
-        A consumer that stops early stops the server, and what it made until then is dropped.
-        """
+    def ask_generate(self) -> None:
+        """Ask the server to decode to the end of the answer; ``steps`` yields its stream."""
         self._link.send(msg.Generate())
-        ended = False
-        try:
-            while not ended:
-                piece = self._link.receive(msg.Tokens)
-                ended = piece.last
-                yield Step(unpack_tokens(piece.tokens).tolist(), piece.queue_us / US_PER_S)
-        except GeneratorExit:
-            self._link.send(msg.Stop())
-            while not ended:
-                ended = self._link.receive(msg.Tokens).last
-            raise
+        self._stream = msg.Tokens
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the stream that ``ask_generate`` asked for."""
+        for piece in self._pieces(msg.Tokens):
+            yield Step(unpack_tokens(piece.tokens).tolist(), piece.queue_us / US_PER_S)
+
+    def ask_speculate(self, spec: MethodSpec) -> None:
+        """Ask the server to draft and verify by itself; ``rounds`` yields its stream."""
+        self._link.send(
+            msg.Speculate(spec.method, spec.width, spec.max_depth, spec.node_budget, spec.retrieval)
+        )
+        self._stream = msg.Block
+
+    def rounds(self) -> Iterator[ServerRound]:
+        """Yield the stream that ``ask_speculate`` asked for."""
+        for piece in self._pieces(msg.Block):
+            tokens = unpack_tokens(piece.tokens).tolist()
+            if tokens:
+                yield ServerRound(
+                    tokens=tokens,
+                    width=piece.width,
+                    depth=piece.depth,
+                    drafted_nodes=piece.drafted_nodes,
+                    num_nodes=piece.num_nodes,
+                    accepted=piece.accepted,
+                    queue_s=piece.queue_us / US_PER_S,
+                    draft_s=piece.draft_us / US_PER_S,
+                    verify_s=piece.verify_us / US_PER_S,
+                )
 
     def close_session(self) -> Bill:
-        """End the session and return its bill."""
+        """End the session, and a stream that still runs, and return the bill.
+
+        What the server made of a stream that was not taken is dropped.
+        """
+        if self._stream is not None:
+            self._link.send(msg.Stop())
+            for _ in self._pieces(self._stream):
+                pass
         closed = self._link.request(msg.Close(), msg.Closed)
-        return Bill(closed.forwards, closed.busy_us / US_PER_S, closed.held_us / US_PER_S)
+        return Bill(
+            closed.forwards,
+            closed.busy_us / US_PER_S,
+            closed.held_us / US_PER_S,
+            closed.draft_us / US_PER_S,
+            Energy(_joules(closed.gross_mj), _joules(closed.net_mj)),
+        )
 
     def ping(self) -> float:
         """Return the seconds of one empty round trip."""
@@ -174,3 +234,15 @@ class RemoteTarget:
     def close(self) -> None:
         """Close the link."""
         self._link.close()
+
+    def _pieces(self, kind: type[Piece]) -> Iterator[Piece]:
+        """Yield the pieces of the running stream."""
+        while self._stream is not None:
+            piece = self._link.receive(kind)
+            if piece.last:
+                self._stream = None
+            yield piece
+
+
+def _joules(millijoules: int | None) -> float | None:
+    return None if millijoules is None else millijoules / MJ_PER_J

@@ -1,75 +1,29 @@
 """The target server's conversation with one client, and the server that holds many.
 
-A connection says hello once, then opens, runs and closes sessions one after another. Every model
-call goes through the worker, so that sessions of several connections queue for the model. Sockets
-and tokens are the door's business.
+A connection says hello once, then opens, runs and closes sessions one after another. Sockets and
+tokens are the door's business, a request is the session's.
 """
 
-import asyncio
-import contextlib
 import logging
-import time
-import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from autodraft import __version__
 from autodraft.config import ServerConfig
-from autodraft.decoding.stopping import FinishReason, StopRules, answer_limit
-from autodraft.engine.host import Loader, ModelHost
+from autodraft.engine.host import Loader, Loan, ModelHost
+from autodraft.engine.hosted import HostedSession, SessionHost
+from autodraft.engine.methods import DraftSide
 from autodraft.engine.refusal import Refusal
-from autodraft.engine.verifier import Verifier
-from autodraft.engine.worker import ModelWorker, Timed
+from autodraft.engine.worker import ModelWorker
 from autodraft.errors import ProtocolError
 from autodraft.models.hardware import device_label
 from autodraft.models.loader import LoadedModel, load_model
+from autodraft.models.tokenizer import unknown_to_target
 from autodraft.protocol import messages as msg
-from autodraft.protocol.codec import (
-    DEFAULT_MAX_FRAME_BYTES,
-    pack_path,
-    pack_tokens,
-    unpack_nodes,
-    unpack_tokens,
-)
+from autodraft.protocol.codec import DEFAULT_MAX_FRAME_BYTES
 from autodraft.transport.server import Door, Sender
-from autodraft.units import US_PER_S
-
-_FINISH: Final[dict[FinishReason | None, msg.Finish]] = {
-    None: msg.Finish.RUNNING,
-    "stop": msg.Finish.STOP,
-    "length": msg.Finish.LENGTH,
-}
 
 logger = logging.getLogger(__name__)
-
-
-def _us(seconds: float) -> int:
-    return round(seconds * US_PER_S)
-
-
-@dataclass
-class _Session:
-    """One request in progress: what it may do and what it has cost."""
-
-    request: msg.Open
-    opened_at: float = field(default_factory=time.perf_counter)
-    session_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
-    verifier: Verifier | None = None
-    round: int = 0
-    busy_s: float = 0.0
-    stop_wanted: bool = False
-    generation: asyncio.Task[None] | None = None
-
-    def running(self) -> Verifier:
-        """Return the verifier of an answer that still goes on."""
-        if self.verifier is None or self.verifier.emitted == 0:
-            raise Refusal(msg.ErrorCode.OUT_OF_ORDER, "The session has no prompt yet.")
-        if self.verifier.finish is not None:
-            raise Refusal(msg.ErrorCode.OUT_OF_ORDER, "The session's answer has ended.")
-        if self.generation is not None and not self.generation.done():
-            raise Refusal(msg.ErrorCode.OUT_OF_ORDER, "The server is decoding; send Stop first.")
-        return self.verifier
 
 
 class Conversation:
@@ -82,15 +36,17 @@ class Conversation:
         self._host = host
         self._worker = worker
         self._send = send
-        self._model: LoadedModel | None = None
-        self._session: _Session | None = None
+        self._models: Loan | None = None
+        self._side = DraftSide()
+        self._session: HostedSession | None = None
         self._actions: Final[dict[type[Any], Callable[[Any], Awaitable[None]]]] = {
             msg.Hello: self._hello,
             msg.Open: self._open,
-            msg.Prefill: self._prefill,
-            msg.Verify: self._verify,
-            msg.Generate: self._generate,
-            msg.Stop: self._stop,
+            msg.Prefill: lambda message: self._opened().prefill(message),
+            msg.Verify: lambda message: self._opened().verify(message),
+            msg.Generate: lambda message: self._opened().generate(message),
+            msg.Speculate: lambda message: self._opened().speculate(message),
+            msg.Stop: lambda message: self._opened().stop(message),
             msg.Close: self._close,
             msg.Ping: self._ping,
         }
@@ -117,18 +73,16 @@ class Conversation:
         return True
 
     async def close(self) -> None:
-        """Free the session and the model when the connection ends."""
+        """Free the session and the models when the connection ends."""
         session, self._session = self._session, None
-        if session is not None and session.generation is not None:
-            session.generation.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await session.generation
-        if self._model is not None:
-            self._model = None
+        if session is not None:
+            await session.abandon()
+        if self._models is not None:
+            self._models = None
             self._host.release()
 
     async def _hello(self, hello: msg.Hello) -> None:
-        if self._model is not None:
+        if self._models is not None:
             raise Refusal(msg.ErrorCode.OUT_OF_ORDER, "Hello was said before.")
         if hello.version != msg.PROTOCOL_VERSION:
             raise Refusal(
@@ -142,10 +96,18 @@ class Conversation:
                 f"The client expects the server {hello.server_name!r}, this one is "
                 f"{self._config.server_name!r}. Correct SERVER_NAME, or --server-name.",
             )
-        self._model = await self._host.acquire(hello.model, hello.quantization, hello.dtype)
-        await self._send(self._welcome(self._model))
+        target, draft = self._models = await self._host.acquire(
+            hello.model, hello.quantization, hello.dtype, hello.draft
+        )
+        if draft is not None:
+            identities = target.tokenizer.identity, draft.tokenizer.identity
+            rows = target.runner.vocab_size, draft.runner.vocab_size
+            self._side.runner = draft.runner
+            self._side.excluded = unknown_to_target(*identities, *rows)
+        await self._send(self._welcome(target, draft))
 
-    def _welcome(self, model: LoadedModel) -> msg.Welcome:
+    def _welcome(self, model: LoadedModel, draft: LoadedModel | None) -> msg.Welcome:
+        meter = self._host.meter
         return msg.Welcome(
             version=msg.PROTOCOL_VERSION,
             software=__version__,
@@ -154,7 +116,7 @@ class Conversation:
             revision=model.revision,
             quantization=model.source.quantization,
             dtype=model.runner.dtype,
-            device=f"{model.runner.device} ({device_label(model.runner.device)})",
+            device=_device(model),
             tokenizer_hash=model.tokenizer.fingerprint(),
             added_tokens=model.tokenizer.added_tokens(),
             eos_ids=sorted(model.tokenizer.eos_ids),
@@ -163,6 +125,8 @@ class Conversation:
             max_nodes=self._config.max_nodes,
             max_depth=self._config.max_depth,
             max_frame_bytes=DEFAULT_MAX_FRAME_BYTES,
+            energy_method=meter.method if meter else "modelled",
+            draft=draft and _draft_info(draft),
         )
 
     def _max_context(self, model: LoadedModel) -> int:
@@ -170,136 +134,58 @@ class Conversation:
         return min(own, self._config.max_context) if self._config.max_context else own
 
     def _ready(self) -> LoadedModel:
-        if self._model is None:
+        if self._models is None:
             raise Refusal(msg.ErrorCode.OUT_OF_ORDER, "Say Hello first.")
-        return self._model
+        return self._models.target
 
-    def _opened(self) -> _Session:
+    def _opened(self) -> HostedSession:
         self._ready()
         if self._session is None:
             raise Refusal(msg.ErrorCode.OUT_OF_ORDER, "No session is open.")
         return self._session
 
     async def _open(self, request: msg.Open) -> None:
-        self._ready()
+        target = self._ready()
         if self._session is not None:
             raise Refusal(msg.ErrorCode.OUT_OF_ORDER, "A session is open already; close it first.")
-        if not 0 <= request.node_budget <= self._config.max_nodes:
-            raise Refusal(
-                msg.ErrorCode.LIMIT,
-                f"A node budget of {request.node_budget}; this server allows 0 to "
-                f"{self._config.max_nodes}.",
-            )
-        if request.max_new_tokens < 1:
-            raise Refusal(msg.ErrorCode.LIMIT, "max_new_tokens must be at least 1.")
-        self._session = _Session(request)
-        logger.info("session %s open: %.64r", self._session.session_id, request.label)
+        host = SessionHost(
+            target=target,
+            side=self._side,
+            worker=self._worker,
+            send=self._send,
+            meter=self._host.meter,
+            max_context=self._max_context(target),
+            max_nodes=self._config.max_nodes,
+            max_depth=self._config.max_depth,
+        )
+        self._session = HostedSession(host, request)
         await self._send(msg.Opened(self._session.session_id))
 
-    async def _prefill(self, request: msg.Prefill) -> None:
-        model, session = self._ready(), self._opened()
-        if session.verifier is not None:
-            raise Refusal(msg.ErrorCode.OUT_OF_ORDER, "The session has a prompt already.")
-        prompt = unpack_tokens(request.tokens)
-        limit = answer_limit(session.request.max_new_tokens, len(prompt), self._max_context(model))
-        if len(prompt) == 0 or limit < 1:
-            raise Refusal(
-                msg.ErrorCode.CONTEXT_LENGTH,
-                f"A prompt of {len(prompt)} tokens; this server takes 1 to "
-                f"{self._max_context(model) - 1}.",
-            )
-        if int(prompt.max()) >= model.runner.vocab_size:
-            raise ProtocolError(f"Token id {int(prompt.max())} is not one of the target's.")
-        rules = StopRules(frozenset(model.tokenizer.eos_ids), limit)
-        session.verifier = Verifier(model.runner, prompt, rules, session.request.node_budget)
-        timed = await self._run(session, session.verifier.prefill)
-        await self._send(msg.Prefilled(timed.value, _us(timed.queue_s), _us(timed.run_s)))
-
-    async def _verify(self, request: msg.Verify) -> None:
-        session = self._opened()
-        verifier = session.running()
-        if request.round != session.round + 1:
-            raise Refusal(
-                msg.ErrorCode.OUT_OF_ORDER,
-                f"Round {request.round} came where round {session.round + 1} was due.",
-            )
-        tokens, parents = unpack_nodes(request.nodes)
-        if len(tokens) > session.request.node_budget:
-            raise Refusal(
-                msg.ErrorCode.LIMIT,
-                f"{len(tokens)} nodes in a session opened for {session.request.node_budget}.",
-            )
-        session.round += 1
-        timed = await self._run(session, verifier.verify, tokens, parents, self._config.max_depth)
-        path, bonus = timed.value
-        await self._send(
-            msg.Verified(
-                request.round,
-                pack_path(path, len(tokens)),
-                bonus,
-                _us(timed.queue_s),
-                _us(timed.run_s),
-            )
-        )
-
-    async def _generate(self, _: msg.Generate) -> None:
-        session = self._opened()
-        verifier = session.running()
-        session.stop_wanted = False
-        session.generation = asyncio.create_task(self._decode(session, verifier))
-
-    async def _decode(self, session: _Session, verifier: Verifier) -> None:
-        """Stream single-token decoding until the answer ends or the client says stop."""
-        try:
-            while not session.stop_wanted:
-                timed = await self._run(session, verifier.step)
-                last = verifier.finish is not None or session.stop_wanted
-                await self._send(
-                    msg.Tokens(
-                        pack_tokens([timed.value]),
-                        _FINISH[verifier.finish],
-                        last,
-                        _us(timed.queue_s),
-                        _us(timed.run_s),
-                    )
-                )
-                if last:
-                    return
-            await self._send(msg.Tokens(b"", msg.Finish.RUNNING, True, 0, 0))
-        except Exception as error:
-            logger.exception("decoding failed")
-            await self._send(msg.Error(msg.ErrorCode.INTERNAL, f"Decoding failed: {error}"))
-
-    async def _stop(self, _: msg.Stop) -> None:
-        self._opened().stop_wanted = True
-
     async def _close(self, _: msg.Close) -> None:
-        session = self._opened()
-        if session.generation is not None and not session.generation.done():
-            raise Refusal(msg.ErrorCode.OUT_OF_ORDER, "The server is decoding; send Stop first.")
+        await self._opened().close()
         self._session = None
-        held_s = time.perf_counter() - session.opened_at
-        forwards = session.verifier.forwards if session.verifier else 0
-        logger.info(
-            "session %s closed: %d forwards, busy %.3f s, held %.3f s",
-            session.session_id,
-            forwards,
-            session.busy_s,
-            held_s,
-        )
-        await self._send(msg.Closed(forwards, _us(session.busy_s), _us(held_s)))
 
     async def _ping(self, _: msg.Ping) -> None:
         await self._send(msg.Pong())
 
-    async def _run(self, session: _Session, function: Callable[..., Any], *args: Any) -> Timed[Any]:
-        timed = await self._worker.run(function, *args)
-        session.busy_s += timed.run_s
-        return timed
+
+def _device(model: LoadedModel) -> str:
+    return f"{model.runner.device} ({device_label(model.runner.device)})"
+
+
+def _draft_info(draft: LoadedModel) -> msg.DraftInfo:
+    return msg.DraftInfo(
+        model=draft.source.name,
+        revision=draft.revision,
+        quantization=draft.source.quantization,
+        dtype=draft.runner.dtype,
+        device=_device(draft),
+        profile=draft.profile_key,
+    )
 
 
 class TargetService:
-    """A target server: its door, its model and its conversations."""
+    """A target server: its door, its models and its conversations."""
 
     def __init__(
         self, config: ServerConfig, token: str | None, loader: Loader = load_model
@@ -314,7 +200,7 @@ class TargetService:
 
         Raises:
             ConnectError: If the address cannot be bound.
-            ModelLoadError: If the eager model cannot be loaded.
+            ModelLoadError: If an eager model cannot be loaded.
         """
         if not self._config.lazy_load:
             await self._host.load_default()
@@ -324,6 +210,7 @@ class TargetService:
         """Close all connections and end the model's thread."""
         await self._door.stop()
         self._worker.close()
+        self._host.close()
 
     def _converse(self, send: Sender) -> Conversation:
         return Conversation(self._config, self._host, self._worker, send)

@@ -1,74 +1,23 @@
-"""One request from prompt to last token: the round loop, and what was measured on the way.
+"""One request from prompt to last token, and what was measured on the way.
 
-The loop is the same for every method: prefill on both sides at once, then whatever the method does
-until the answer ends. This module does not know what a tree costs or why it has its shape.
+The frame is the same for every method: prefill on both sides at once, then whatever the method
+does until the answer ends, then the bill.
 """
 
+import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
-from autodraft.decoding.stopping import FinishReason, StopRules
-from autodraft.engine.drafter import Draft, DraftSource
-from autodraft.engine.remote import Bill, RemoteTarget, Step, Verdict
-from autodraft.meters import Meter
-from autodraft.policy.base import Policy
+from autodraft.decoding.stopping import Decode, Ending, StopRules
+from autodraft.engine.remote import Bill, RemoteTarget
+from autodraft.engine.rounds import Meters, Progress, Rounds
+from autodraft.meters import Energy, Meter
+from autodraft.protocol.messages import Welcome
 from autodraft.records import RequestRecord, RoundRecord
 
-
-@dataclass(frozen=True)
-class Meters:
-    """Energy meters of both sides; None where energy is not known."""
-
-    draft: Meter | None = None
-    target: Meter | None = None
-
-
-@dataclass
-class Progress:
-    """The state of one answer, and its tally.
-
-    Attributes:
-        target: The server that verifies it.
-        rules: When it ends.
-        context: Committed token ids, prompt included.
-        meters: Energy meters.
-        node_budget: Most nodes a round sends: the method's wish, within what the server allows.
-        output: Tokens of the answer.
-        finish: Why it has ended; None while it goes on.
-        rounds: Records of its speculative rounds.
-        draft_s: Time spent drafting so far; None where the user's device does not draft.
-        queue_s: Time waited for the target model.
-    """
-
-    target: RemoteTarget
-    rules: StopRules
-    context: list[int]
-    meters: Meters
-    node_budget: int
-    output: list[int] = field(default_factory=list)
-    finish: FinishReason | None = None
-    rounds: list[RoundRecord] = field(default_factory=list)
-    draft_s: float | None = None
-    queue_s: float = 0.0
-
-    @property
-    def remaining(self) -> int:
-        """Tokens the answer may still have."""
-        return self.rules.max_new_tokens - len(self.output)
-
-    def commit(self, block: Sequence[int]) -> list[int]:
-        """Add new tokens to the answer, cut where it ends, and return those added."""
-        kept, self.finish = self.rules.cut(len(self.output), block)
-        self.output += kept
-        self.context += kept
-        return kept
-
-    def take(self, step: Step) -> list[int]:
-        """Commit what the server made outside a round."""
-        self.queue_s += step.queue_s
-        return self.commit(step.tokens)
+_NO_PART: Final = Energy(0.0, 0.0)
+_UNKNOWN: Final = Energy(None, None)
 
 
 class Method(Protocol):
@@ -84,11 +33,23 @@ class Method(Protocol):
         """Most nodes a round sends."""
         ...
 
-    def prefill(self, prompt: Sequence[int], max_new_tokens: int) -> float | None:
-        """Prepare while the target prefills; return the seconds of draft compute, if any."""
+    @property
+    def speculates(self) -> bool:
+        """Whether it decodes in rounds; else every token is a step of its own."""
         ...
 
-    def decode(self, progress: Progress) -> Iterator[list[int]]:
+    @property
+    def on_server(self) -> bool:
+        """Whether it drafts on the server."""
+        ...
+
+    def start(
+        self, target: RemoteTarget, prompt: Sequence[int], max_new_tokens: int
+    ) -> float | None:
+        """Prepare while the target prefills; return the seconds of draft compute here, if any."""
+        ...
+
+    def decode(self, progress: Progress, target: RemoteTarget) -> Iterator[list[int]]:
         """Decode to the end of the answer, yielding each block of committed tokens."""
         ...
 
@@ -97,120 +58,32 @@ class Method(Protocol):
         ...
 
 
-class ServerOnly:
-    """Plain decoding on the server, streamed: the baseline of every comparison."""
-
-    node_budget = 0
-
-    def __init__(self, label: str) -> None:
-        self.label = label
-
-    def prefill(self, prompt: Sequence[int], max_new_tokens: int) -> None:
-        """Nothing to prepare: the user's device takes no part."""
-
-    def decode(self, progress: Progress) -> Iterator[list[int]]:
-        """Yield the server's stream."""
-        for step in progress.target.generate():
-            yield progress.take(step)
-
-    def finish(self) -> None:
-        """Nothing is held."""
-
-
 class Speculative:
-    """Draft, send, verify, commit, until the answer ends."""
+    """Drafting at the user, verifying over the link."""
 
-    def __init__(self, label: str, policy: Policy, drafter: DraftSource) -> None:
+    speculates = True
+    on_server = False
+
+    def __init__(self, label: str, rounds: Rounds) -> None:
         self.label = label
-        self._policy = policy
-        self._drafter = drafter
+        self._rounds = rounds
 
     @property
     def node_budget(self) -> int:
         """Most nodes the policy ever sends."""
-        return self._policy.limits.node_budget
+        return self._rounds.node_budget
 
-    def prefill(self, prompt: Sequence[int], max_new_tokens: int) -> float:
+    def start(self, target: RemoteTarget, prompt: Sequence[int], max_new_tokens: int) -> float:
         """Let the drafter take in the prompt."""
-        started = time.perf_counter()
-        self._drafter.start(prompt, max_new_tokens, self._policy.limits)
-        return time.perf_counter() - started
+        return self._rounds.start(prompt, max_new_tokens)
 
-    def decode(self, progress: Progress) -> Iterator[list[int]]:
+    def decode(self, progress: Progress, target: RemoteTarget) -> Iterator[list[int]]:
         """Yield the tokens of one round after another."""
-        while progress.finish is None:
-            yield self._round(progress)
+        return self._rounds.decode(progress, target)
 
     def finish(self) -> None:
         """Free what the drafter held."""
-        self._drafter.finish()
-
-    def _round(self, progress: Progress) -> list[int]:
-        context_tokens, before = len(progress.context), progress.target.traffic
-        started = time.perf_counter()
-        # The bonus token takes one of the tokens that are left.
-        max_depth = min(progress.remaining - 1, progress.target.welcome.max_depth)
-        draft = self._drafter.draft(progress.context, self._policy, max_depth, progress.node_budget)
-        drafted = time.perf_counter()
-        verdict = progress.target.verify(draft.tree)
-        verified = time.perf_counter()
-        self._drafter.commit(verdict.path)
-        block = progress.commit([*draft.tree.tokens[verdict.path].tolist(), verdict.bonus])
-        ended = time.perf_counter()
-        times = _RoundTimes(drafted - started, verified - drafted, ended - started)
-        after = progress.target.traffic
-        traffic = (after[0] - before[0], after[1] - before[1])
-        self._record(progress, draft, verdict, times, traffic, context_tokens, len(block))
-        return block
-
-    def _record(
-        self,
-        progress: Progress,
-        draft: Draft,
-        verdict: Verdict,
-        times: "_RoundTimes",
-        traffic: tuple[int, int],
-        context_tokens: int,
-        emitted: int,
-    ) -> None:
-        progress.draft_s = (progress.draft_s or 0.0) + times.draft_s
-        progress.queue_s += verdict.queue_s
-        progress.rounds.append(
-            RoundRecord(
-                round=len(progress.rounds) + 1,
-                context_tokens=context_tokens,
-                width=draft.width,
-                depth=draft.tree.depth,
-                drafted_nodes=draft.drafted_nodes,
-                num_nodes=draft.tree.num_nodes,
-                accepted_length=len(verdict.path),
-                emitted_tokens=emitted,
-                draft_s=times.draft_s,
-                wait_s=times.wait_s,
-                queue_s=verdict.queue_s,
-                verify_s=verdict.verify_s,
-                round_s=times.round_s,
-                uplink_bytes=traffic[0],
-                downlink_bytes=traffic[1],
-                draft_j=_joules(
-                    progress.meters.draft, times.draft_s, times.round_s - times.draft_s
-                ),
-                target_j=_joules(
-                    progress.meters.target, verdict.verify_s, times.round_s - verdict.verify_s
-                ),
-            )
-        )
-
-
-@dataclass(frozen=True)
-class _RoundTimes:
-    draft_s: float
-    wait_s: float
-    round_s: float
-
-
-def _joules(meter: Meter | None, busy_s: float, idle_s: float) -> float | None:
-    return meter.energy_j(busy_s, idle_s) if meter else None
+        self._rounds.finish()
 
 
 class Request:
@@ -226,11 +99,23 @@ class Request:
         prompt: Sequence[int],
         rules: StopRules,
         meters: Meters,
+        decode: Decode | None = None,
     ) -> None:
+        """Prepare a request; iterating sends it.
+
+        Args:
+            target: The server that verifies it.
+            method: How it is decoded.
+            prompt: Token ids.
+            rules: When the answer ends.
+            meters: Energy meters.
+            decode: Turns token ids into text, where the rules have stop strings.
+        """
+        self._target = target
         self._method = method
         self._prompt = prompt
         node_budget = min(method.node_budget, target.welcome.max_nodes)
-        self._progress = Progress(target, rules, list(prompt), meters, node_budget)
+        self._progress = Progress(Ending(rules, decode), list(prompt), node_budget, meters)
         self._record: RequestRecord | None = None
 
     @property
@@ -246,55 +131,109 @@ class Request:
         return self._progress.rounds
 
     def __iter__(self) -> Iterator[list[int]]:
-        progress, method, target = self._progress, self._method, self._progress.target
-        traffic = target.traffic
-        started = time.perf_counter()
+        progress, target = self._progress, self._target
+        clock = _Clock(target.traffic, progress.meters.draft)
         try:
-            target.open(progress.rules.max_new_tokens, progress.node_budget, method.label)
-            target.send_prompt(self._prompt)
-            progress.draft_s = method.prefill(self._prompt, progress.rules.max_new_tokens)
-            first = progress.take(target.first_token())
-            ttft_s = time.perf_counter() - started
-            yield first
-            if progress.finish is None:
-                yield from method.decode(progress)
-            total_s = time.perf_counter() - started
+            for block in self._blocks(clock):
+                if progress.finish is not None:
+                    clock.end(progress.draft_s)
+                if block:
+                    yield block
         except GeneratorExit:  # the consumer stopped early: leave the link ready for the next
             target.close_session()
             raise
         finally:
-            method.finish()
-        bill = target.close_session()
-        self._record = self._build_record(bill, ttft_s, total_s, traffic)
+            self._method.finish()
+        self._record = self._build_record(target.close_session(), clock)
 
-    def _build_record(
-        self, bill: Bill, ttft_s: float, total_s: float, before: tuple[int, int]
-    ) -> RequestRecord:
-        progress, rounds = self._progress, self._progress.rounds
-        after = progress.target.traffic
+    def _blocks(self, clock: "_Clock") -> Iterator[list[int]]:
+        progress, method, target = self._progress, self._method, self._target
+        rules = progress.ending.rules
+        target.open(rules, progress.node_budget, method.label)
+        target.send_prompt(self._prompt)
+        progress.draft_s = method.start(target, self._prompt, rules.max_new_tokens)
+        first = target.first_token()
+        progress.queue_s += first.queue_s
+        block = progress.commit(first.tokens)
+        clock.first()
+        yield block
+        yield from method.decode(progress, target)
+
+    def _build_record(self, bill: Bill, clock: "_Clock") -> RequestRecord:
+        progress, rounds, meters = self._progress, self._progress.rounds, self._progress.meters
+        uplink_bytes, downlink_bytes = clock.traffic_until(self._target.traffic)
         later_tokens = len(progress.output) - 1
-        draft_s, meters = progress.draft_s, progress.meters
+        draft = clock.energy
+        target, target_method = _target_energy(bill, meters.target, self._target.welcome)
         return RequestRecord(
             method=self._method.label,
             prompt_tokens=len(self._prompt),
             output_tokens=len(progress.output),
             finish_reason=progress.finish or "length",
-            ttft_s=ttft_s,
-            total_s=total_s,
-            rounds=len(rounds) if draft_s is not None else later_tokens,
+            ttft_s=clock.ttft_s,
+            total_s=clock.total_s,
+            rounds=len(rounds) if self._method.speculates else later_tokens,
             round_tokens=later_tokens,
             drafted_nodes=sum(round_.drafted_nodes for round_ in rounds),
             sent_nodes=sum(round_.num_nodes for round_ in rounds),
             accepted_tokens=sum(round_.accepted_length for round_ in rounds),
             target_forwards=bill.forwards,
-            draft_s=draft_s,
+            draft_s=progress.draft_s,
+            server_draft_s=bill.draft_s if self._method.on_server else None,
             target_busy_s=bill.busy_s,
             target_held_s=bill.held_s,
             queue_s=progress.queue_s,
-            uplink_bytes=after[0] - before[0],
-            downlink_bytes=after[1] - before[1],
-            draft_j=0.0 if draft_s is None else _joules(meters.draft, draft_s, total_s - draft_s),
-            target_j=_joules(meters.target, bill.busy_s, bill.held_s - bill.busy_s),
-            energy_method=meters.draft.method if meters.draft else None,
+            uplink_bytes=uplink_bytes,
+            downlink_bytes=downlink_bytes,
+            draft_j=draft.gross_j,
+            draft_net_j=draft.net_j,
+            target_j=target.gross_j,
+            target_net_j=target.net_j,
+            draft_energy_method=meters.draft.method if meters.draft else None,
+            target_energy_method=target_method,
             output_ids=list(progress.output),
         )
+
+
+class _Clock:
+    """The times, the traffic and the user's energy of one request.
+
+    Attributes:
+        ttft_s: Submit to first token.
+        total_s: Submit to last token.
+        energy: Of the user's device until then.
+    """
+
+    def __init__(self, traffic: tuple[int, int], meter: Meter | None) -> None:
+        self._before = traffic
+        self._window = meter.begin() if meter else None
+        self._started = time.perf_counter()
+        self.ttft_s = self.total_s = math.nan
+        self.energy = _UNKNOWN
+
+    def first(self) -> None:
+        """The first token is there."""
+        self.ttft_s = time.perf_counter() - self._started
+
+    def end(self, draft_s: float | None) -> None:
+        """The last token is there, after so many seconds of drafting at the user, if any."""
+        if not math.isnan(self.total_s):
+            return
+        self.total_s = time.perf_counter() - self._started
+        if draft_s is None:
+            self.energy = _NO_PART
+        elif self._window is not None:
+            self.energy = self._window.end(draft_s, self.total_s)
+
+    def traffic_until(self, after: tuple[int, int]) -> tuple[int, int]:
+        """Return the bytes sent and received since the beginning."""
+        return after[0] - self._before[0], after[1] - self._before[1]
+
+
+def _target_energy(bill: Bill, meter: Meter | None, welcome: Welcome) -> tuple[Energy, str | None]:
+    """Return the target's energy and how it was found: the server's own figure goes first."""
+    if bill.energy.gross_j is not None:
+        return bill.energy, welcome.energy_method
+    if meter is None:
+        return _UNKNOWN, None
+    return meter.begin().end(bill.busy_s, bill.held_s), meter.method

@@ -7,7 +7,7 @@ every token is the arg-max after its context, whether it was drafted or not.
 import numpy as np
 import numpy.typing as npt
 
-from autodraft.decoding.stopping import FinishReason, StopRules
+from autodraft.decoding.stopping import Decode, Ending, FinishReason, StopRules
 from autodraft.decoding.verification import walk
 from autodraft.errors import ProtocolError
 from autodraft.models.runner import ModelRunner, best_tokens
@@ -23,24 +23,49 @@ class Verifier:
     The cache always holds the whole context but its last token, the root of the next round.
 
     Attributes:
-        emitted: Tokens of the answer so far.
-        finish: Why the answer has ended; None while it goes on.
         forwards: Forwards of the target so far, prefill included.
     """
 
     def __init__(
-        self, runner: ModelRunner, prompt: IntArray, rules: StopRules, node_budget: int
+        self,
+        runner: ModelRunner,
+        prompt: IntArray,
+        rules: StopRules,
+        node_budget: int,
+        decode: Decode | None = None,
     ) -> None:
+        """Prepare a request.
+
+        Args:
+            runner: The target model.
+            prompt: Token ids of the prompt, [T].
+            rules: When the answer ends.
+            node_budget: Most nodes of a round.
+            decode: Turns token ids into text, where the rules have stop strings.
+        """
         self._runner = runner
-        self._rules = rules
+        self._ending = Ending(rules, decode)
         self._prompt = prompt
         # A round writes its root and its nodes behind the context before the path is gathered.
         capacity = len(prompt) + rules.max_new_tokens + node_budget + 1
         self._cache = runner.new_cache(capacity)
         self._root = -1
-        self.emitted = 0
-        self.finish: FinishReason | None = None
         self.forwards = 0
+
+    @property
+    def rules(self) -> StopRules:
+        """When the answer ends."""
+        return self._ending.rules
+
+    @property
+    def emitted(self) -> int:
+        """Tokens of the answer so far."""
+        return self._ending.emitted
+
+    @property
+    def finish(self) -> FinishReason | None:
+        """Why the answer has ended; None while it goes on."""
+        return self._ending.finish
 
     def prefill(self) -> int:
         """Forward the prompt and return the first token of the answer."""
@@ -104,7 +129,6 @@ class Verifier:
         return path, bonus
 
     def _commit(self, block: list[int]) -> None:
-        kept, self.finish = self._rules.cut(self.emitted, block)
-        self.emitted += len(kept)
+        self._ending.cut(block)
         self.forwards += 1
         self._root = block[-1]

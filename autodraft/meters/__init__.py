@@ -1,6 +1,7 @@
 """Energy meters behind one small interface. They know no models, prices or configuration."""
 
-from autodraft.meters.base import Meter
+from autodraft.meters.base import Energy, Meter, Window
+from autodraft.meters.choose import ChosenMeter, choose_meter
 from autodraft.meters.modelled import ModelledMeter
 
-__all__ = ["Meter", "ModelledMeter"]
+__all__ = ["ChosenMeter", "Energy", "Meter", "ModelledMeter", "Window", "choose_meter"]

@@ -6,10 +6,14 @@ This module reads no hardware: the figure is as good as the two powers it is giv
 
 from dataclasses import dataclass
 
+from autodraft.meters.base import Energy
+
 
 @dataclass(frozen=True)
 class ModelledMeter:
     """A device that draws one power while it computes and another while it waits.
+
+    It is its own window: what it says depends on the durations alone.
 
     Attributes:
         watts: Power while computing, in watts.
@@ -24,6 +28,29 @@ class ModelledMeter:
         """The label of these figures: ``modelled``."""
         return "modelled"
 
-    def energy_j(self, busy_s: float, idle_s: float) -> float:
-        """Return ``busy_s * watts + idle_s * idle_watts``, in joules."""
-        return busy_s * self.watts + idle_s * self.idle_watts
+    @property
+    def shortest_s(self) -> float:
+        """Any window gives a figure."""
+        return 0.0
+
+    def begin(self) -> "ModelledMeter":
+        """Begin a window."""
+        return self
+
+    def end(self, busy_s: float, total_s: float) -> Energy:
+        """Return the energy of a window; waiting is charged at the idle power.
+
+        Args:
+            busy_s: Compute time, in seconds; what exceeds ``total_s`` is left out.
+            total_s: Wall time of the window, in seconds.
+        """
+        busy_s = min(busy_s, total_s)
+        gross_j = busy_s * self.watts + (total_s - busy_s) * self.idle_watts
+        return Energy(gross_j, busy_s * (self.watts - self.idle_watts))
+
+    def measure_idle(self, seconds: float) -> float:
+        """Return the configured idle power, in watts; nothing is measured."""
+        return self.idle_watts
+
+    def close(self) -> None:
+        """Nothing is held."""

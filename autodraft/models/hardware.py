@@ -4,6 +4,7 @@ Knows torch's view of the hardware. Knows no models, no configuration and no pri
 """
 
 import platform
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -70,6 +71,17 @@ def devices() -> tuple[Device, ...]:
         )
         for name in names
     )
+
+
+def gpu_uuids(devices: Iterable[torch.device | str]) -> tuple[str, ...]:
+    """Return what the vendor's library calls the CUDA devices among ``devices``, each once."""
+    cuda = {torch.device(device) for device in devices}
+    indices = {
+        torch.cuda.current_device() if device.index is None else device.index
+        for device in cuda
+        if device.type == "cuda"
+    }
+    return tuple(f"GPU-{torch.cuda.get_device_properties(i).uuid}" for i in sorted(indices))
 
 
 def torch_threads() -> int:

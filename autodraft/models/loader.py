@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 from autodraft.errors import ModelLoadError
 from autodraft.models.embedded import is_embedded, resolve_embedded, weights_checksum
 from autodraft.models.exclusive import LOADING
-from autodraft.models.hardware import native_bfloat16
+from autodraft.models.hardware import device_label, native_bfloat16, torch_threads
 from autodraft.models.output_head import read_output_ids
 from autodraft.models.runner import ModelRunner
 from autodraft.models.tokenizer import Tokenizer
@@ -83,6 +83,15 @@ class LoadedModel:
     runner: ModelRunner
     tokenizer: Tokenizer
     revision: str
+
+    @property
+    def profile_key(self) -> str:
+        """What the speed of this model depends on, in words: the key of its latency profile."""
+        runner, source = self.runner, self.source
+        return (
+            f"{device_label(runner.device)}, {torch_threads()} threads: {source.name} "
+            f"{self.revision[:16] or 'unknown'}, {runner.dtype}, quantisation {source.quantization}"
+        )
 
 
 def load_model(source: ModelSource) -> LoadedModel:

@@ -67,6 +67,11 @@ class ModelRunner:
         return str(self._device)
 
     @property
+    def devices(self) -> frozenset[torch.device]:
+        """Devices that hold the weights: several where the model is spread."""
+        return frozenset(weight.device for weight in self._model.parameters())
+
+    @property
     def dtype(self) -> str:
         """Floating-point type of the weights, for example ``bfloat16``."""
         return str(self._dtype).removeprefix("torch.")

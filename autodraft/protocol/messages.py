@@ -11,7 +11,10 @@ from typing import Final
 
 import msgspec
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
+MAX_STOP_STRINGS: Final = 16
+MAX_STOP_LENGTH: Final = 256
+"""Most stop strings of a session, and most characters of each."""
 
 
 class ErrorCode(IntEnum):
@@ -41,6 +44,41 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     """Base: an array on the wire, unknown trailing fields refused."""
 
 
+class DraftWish(_Message, frozen=True):
+    """The draft model that a client wants on the server; None takes the server's.
+
+    Attributes:
+        model: Draft model.
+        quantization: Its quantisation.
+        dtype: Its dtype.
+    """
+
+    model: str | None = None
+    quantization: str | None = None
+    dtype: str | None = None
+
+
+class DraftInfo(_Message, frozen=True):
+    """The draft model that the server drafts with.
+
+    Attributes:
+        model: Draft model.
+        revision: Its revision or content hash; empty when unknown.
+        quantization: ``none``, ``8bit`` or ``4bit``.
+        dtype: Floating-point type of its weights.
+        device: Device it runs on, in words.
+        profile: Key of its latency profile: hardware, threads, model, revision, dtype,
+            quantisation.
+    """
+
+    model: str
+    revision: str
+    quantization: str
+    dtype: str
+    device: str
+    profile: str
+
+
 class Hello(_Message, frozen=True, tag=1):
     """Client's first message.
 
@@ -50,6 +88,7 @@ class Hello(_Message, frozen=True, tag=1):
         model: Target model wanted; None takes the server's.
         quantization: Quantisation wanted; None takes the server's.
         dtype: dtype wanted; None takes the server's.
+        draft: Draft model wanted on the server, for co-located methods; None wants none.
     """
 
     version: int
@@ -57,6 +96,7 @@ class Hello(_Message, frozen=True, tag=1):
     model: str | None = None
     quantization: str | None = None
     dtype: str | None = None
+    draft: DraftWish | None = None
 
 
 class Open(_Message, frozen=True, tag=2):
@@ -66,11 +106,13 @@ class Open(_Message, frozen=True, tag=2):
         max_new_tokens: Most tokens of the answer.
         node_budget: Most nodes that this session will send in a round.
         label: Method label, for the server's log and bill.
+        stop: Strings that end the answer.
     """
 
     max_new_tokens: int
     node_budget: int
     label: str
+    stop: list[str] | None = None
 
 
 class Prefill(_Message, frozen=True, tag=3):
@@ -96,7 +138,11 @@ class Verify(_Message, frozen=True, tag=4):
 
 
 class Generate(_Message, frozen=True, tag=5):
-    """Decode on the server from here on; answered by a stream of ``Tokens``."""
+    """Decode on the server from here on; answered by a stream of ``Tokens``.
+
+    May be sent behind ``Prefill`` without waiting. Where the answer has ended already, the stream
+    is one piece without tokens.
+    """
 
 
 class Stop(_Message, frozen=True, tag=6):
@@ -109,6 +155,26 @@ class Close(_Message, frozen=True, tag=7):
 
 class Ping(_Message, frozen=True, tag=8):
     """Ask for a ``Pong``: measures the link without the model."""
+
+
+class Speculate(_Message, frozen=True, tag=9):
+    """Draft and verify on the server from here on; answered by a stream of ``Block``.
+
+    May be sent behind ``Prefill`` without waiting, like ``Generate``.
+
+    Attributes:
+        method: Method id, without placement.
+        width: Most frontier nodes expanded in one level.
+        max_depth: Greatest depth of a tree.
+        node_budget: Most drafted nodes verified in a round.
+        retrieval: Graft retrieved continuations into the draft model's tree.
+    """
+
+    method: str
+    width: int
+    max_depth: int
+    node_budget: int
+    retrieval: bool
 
 
 class Welcome(_Message, frozen=True, tag=20):
@@ -131,6 +197,9 @@ class Welcome(_Message, frozen=True, tag=20):
         max_nodes: Most nodes a round may send.
         max_depth: Deepest tree a round may send.
         max_frame_bytes: Largest message the server takes.
+        energy_method: How the server finds its joules; ``modelled`` where it has no counter, and
+            then ``Closed`` has none.
+        draft: The draft model it drafts with for this client; None without one.
     """
 
     version: int
@@ -149,6 +218,8 @@ class Welcome(_Message, frozen=True, tag=20):
     max_nodes: int
     max_depth: int
     max_frame_bytes: int
+    energy_method: str
+    draft: DraftInfo | None = None
 
 
 class Opened(_Message, frozen=True, tag=21):
@@ -216,13 +287,19 @@ class Closed(_Message, frozen=True, tag=25):
 
     Attributes:
         forwards: Forwards of the target model.
-        busy_us: Model compute.
+        busy_us: Model compute, drafting on the server included.
         held_us: Wall time from open to close.
+        draft_us: The part of ``busy_us`` that was drafting.
+        gross_mj: Energy of the machine from open to close, in millijoules; None without a counter.
+        net_mj: The same less what the machine would have drawn idle; None where idle is unknown.
     """
 
     forwards: int
     busy_us: int
     held_us: int
+    draft_us: int
+    gross_mj: int | None = None
+    net_mj: int | None = None
 
 
 class Pong(_Message, frozen=True, tag=26):
@@ -241,5 +318,35 @@ class Error(_Message, frozen=True, tag=27):
     message: str
 
 
-ClientMessage = Hello | Open | Prefill | Verify | Generate | Stop | Close | Ping
-ServerMessage = Welcome | Opened | Prefilled | Verified | Tokens | Closed | Pong | Error
+class Block(_Message, frozen=True, tag=28):
+    """One round of a stream that ``Speculate`` began.
+
+    Attributes:
+        tokens: Packed token ids, one or more; none only where the stream ends without a round.
+        finish: Whether the answer ends here.
+        last: Whether the stream ends here (also when stopped on request).
+        width: Most frontier nodes expanded in one level.
+        depth: Depth of the deepest node verified.
+        drafted_nodes: Nodes proposed, verified or not.
+        num_nodes: Nodes verified, root excluded.
+        accepted: Drafted tokens kept.
+        queue_us: Time the round waited for the model.
+        draft_us: Time of drafting.
+        verify_us: Time of the target's forward and walk.
+    """
+
+    tokens: bytes
+    finish: Finish
+    last: bool
+    width: int = 0
+    depth: int = 0
+    drafted_nodes: int = 0
+    num_nodes: int = 0
+    accepted: int = 0
+    queue_us: int = 0
+    draft_us: int = 0
+    verify_us: int = 0
+
+
+ClientMessage = Hello | Open | Prefill | Verify | Generate | Stop | Close | Ping | Speculate
+ServerMessage = Welcome | Opened | Prefilled | Verified | Tokens | Closed | Pong | Error | Block

@@ -1,7 +1,7 @@
 """The client's end of the link: blocking, one message at a time.
 
-Knows sockets and the codec; does not know sessions, trees or models. Bytes are counted as
-WebSocket payload.
+Knows sockets and the codec; does not know sessions, trees or models, nor how a shaped link delays
+its frames. Bytes are counted as WebSocket payload.
 """
 
 import contextlib
@@ -26,6 +26,7 @@ from autodraft.errors import (
 )
 from autodraft.protocol.codec import DEFAULT_MAX_FRAME_BYTES, decode_server, encode
 from autodraft.protocol.messages import ClientMessage, Error, ServerMessage
+from autodraft.transport.shaping import LinkShape, ShapedSocket
 
 OPEN_TIMEOUT_S: Final = 10.0
 REPLY_TIMEOUT_S: Final = 600.0
@@ -43,12 +44,21 @@ class Link:
 
     Attributes:
         address: ``host:port``, as errors name it.
-        uplink_bytes: Payload sent so far.
-        downlink_bytes: Payload received so far.
+        uplink_bytes: Payload handed over for sending so far.
+        downlink_bytes: Payload delivered so far.
     """
 
-    def __init__(self, host: str, port: int, token: str | None) -> None:
+    def __init__(
+        self, host: str, port: int, token: str | None, shape: LinkShape | None = None
+    ) -> None:
         """Connect.
+
+        Args:
+            host: Address of the server.
+            port: Its port.
+            token: Access token; None sends none.
+            shape: Delay and bandwidth that are added to the link, the opening handshake left out;
+                None, or a shape that adds nothing, leaves it alone.
 
         Raises:
             ConnectError: If nothing that speaks WebSocket answers there.
@@ -58,7 +68,12 @@ class Link:
         self.uplink_bytes = 0
         self.downlink_bytes = 0
         self._stack = contextlib.ExitStack()
-        self._socket = self._opened(host, port, token)
+        connection = self._opened(host, port, token)
+        self._socket: ClientConnection | ShapedSocket = connection
+        if shape is not None and not shape.adds_nothing:
+            self._socket = self._stack.enter_context(
+                contextlib.closing(ShapedSocket(connection, shape))
+            )
 
     def _opened(self, host: str, port: int, token: str | None) -> ClientConnection:
         bracketed = f"[{host}]" if ":" in host else host

@@ -4,7 +4,6 @@ A server in this process on a real socket, spoken to frame by frame: each fault 
 connection with a typed error, and the next client is served as if nothing had happened.
 """
 
-import asyncio
 import random
 import threading
 from collections.abc import Iterator
@@ -16,44 +15,15 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from autodraft.config import ServerConfig
-from autodraft.engine.service import TargetService
-from autodraft.models.loader import LoadedModel, ModelSource, load_model
 from autodraft.protocol import messages as msg
 from autodraft.protocol.codec import decode_server, encode, pack_nodes, pack_tokens
 from tests.fakes import save_tiny_model
+from tests.local_server import LocalServer
 
 HELLO = msg.Hello(msg.PROTOCOL_VERSION, "autodraft")
 OPEN = msg.Open(50, 8, "chain")
 PREFILL = msg.Prefill(pack_tokens([5, 6, 7]))
 RUNNING = [HELLO, OPEN, PREFILL]
-
-
-class LocalServer:
-    """A target service on an event loop in a thread of its own."""
-
-    def __init__(self, folder: Path, **settings: object) -> None:
-        self.loads: list[ModelSource] = []
-
-        def loader(source: ModelSource) -> LoadedModel:
-            self.loads.append(source)
-            return load_model(source)
-
-        config = ServerConfig(**{"port": 0, "base_model_path": str(folder), **settings})
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        self.service = TargetService(config, None, loader)
-        self.port: int = self._call(self.service.start())
-
-    def _call(self, coroutine: object) -> int:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)  # type: ignore[arg-type]
-
-    def stop(self) -> None:
-        self._call(self.service.stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +66,12 @@ def nodes(*parents: int, tokens: list[int] | None = None) -> bytes:
     return pack_nodes(chosen, np.array(parents, dtype=np.int64))
 
 
+def speculate(
+    method: str = "lookup", width: int = 0, max_depth: int = 4, node_budget: int = 8
+) -> msg.Speculate:
+    return msg.Speculate(method, width, max_depth, node_budget, False)
+
+
 @pytest.mark.parametrize(
     ("before", "message", "code", "words"),
     [
@@ -107,6 +83,17 @@ def nodes(*parents: int, tokens: list[int] | None = None) -> bytes:
         ([HELLO, OPEN], OPEN, "OUT_OF_ORDER", "open already"),
         ([HELLO, OPEN], msg.Verify(1, nodes(0)), "OUT_OF_ORDER", "no prompt"),
         ([HELLO, OPEN], msg.Generate(), "OUT_OF_ORDER", "no prompt"),
+        ([HELLO, OPEN], speculate(), "OUT_OF_ORDER", "no prompt"),
+        ([*RUNNING, msg.Verify(1, nodes(0))], speculate(), "OUT_OF_ORDER", "behind the prompt"),
+        (RUNNING, speculate("chain"), "MODEL_REFUSED", "wanted no draft model"),
+        (RUNNING, speculate("chian"), "BAD_MESSAGE", "Did you mean chain"),
+        (RUNNING, speculate("autodraft"), "BAD_MESSAGE", "does not exist yet"),
+        (RUNNING, speculate(max_depth=5), "LIMIT", "depth 5"),
+        (RUNNING, speculate(node_budget=9), "LIMIT", "9 nodes"),
+        (RUNNING, speculate(width=-1), "BAD_MESSAGE", "width"),
+        ([HELLO], msg.Open(5, 8, "chain", [""]), "LIMIT", "1 to 256 characters"),
+        ([HELLO], msg.Open(5, 8, "chain", ["x" * 257]), "LIMIT", "1 to 256 characters"),
+        ([HELLO], msg.Open(5, 8, "chain", ["x"] * 17), "LIMIT", "at most 16"),
         (RUNNING, PREFILL, "OUT_OF_ORDER", "prompt already"),
         (RUNNING, msg.Verify(2, nodes(0)), "OUT_OF_ORDER", "round 1 was due"),
         ([], msg.Hello(99, "autodraft"), "VERSION", "version 99"),
@@ -152,6 +139,43 @@ def test_an_answer_that_has_ended_takes_no_further_round(server: LocalServer) ->
         reply = ask(connection, msg.Verify(1, nodes(0)))
     assert isinstance(reply, msg.Error)
     assert "has ended" in reply.message
+
+
+@pytest.mark.parametrize("request_", [msg.Generate(), speculate()], ids=["tokens", "rounds"])
+def test_a_stream_behind_an_answer_that_has_ended_is_one_empty_piece(
+    server: LocalServer, request_: msg.ClientMessage
+) -> None:
+    with client(server) as connection:
+        ask(connection, HELLO)
+        ask(connection, msg.Open(1, 8, "server_only"))
+        ask(connection, PREFILL)
+        piece = ask(connection, request_)
+        bill = ask(connection, msg.Close())
+    assert isinstance(piece, msg.Tokens | msg.Block)
+    assert (piece.tokens, piece.finish, piece.last) == (b"", msg.Finish.LENGTH, True)
+    assert isinstance(bill, msg.Closed)
+    assert bill.forwards == 1
+
+
+def test_stop_ends_rounds_in_place_between_two_of_them(server: LocalServer) -> None:
+    with client(server) as connection:
+        for message in (HELLO, msg.Open(1500, 8, "lookup@server"), PREFILL):
+            ask(connection, message)
+        connection.send(encode(speculate()))
+        connection.send(encode(msg.Stop()))
+        rounds, streamed = 0, 0
+        while True:
+            piece = receive(connection)
+            assert isinstance(piece, msg.Block)
+            rounds += bool(piece.tokens)
+            streamed += len(piece.tokens) // 3
+            if piece.last:
+                break
+        bill = ask(connection, msg.Close())
+    assert streamed < 1499
+    assert isinstance(bill, msg.Closed)
+    assert bill.forwards == 1 + rounds
+    assert bill.draft_us <= bill.busy_us <= bill.held_us
 
 
 def test_stop_ends_a_stream_at_a_token_and_the_session_goes_on(server: LocalServer) -> None:

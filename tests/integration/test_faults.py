@@ -268,7 +268,7 @@ def test_a_client_that_goes_away_leaves_the_server_to_the_others(
     gone = engine_for(models, server.port)
     stream = gone.stream("hello", method=SERVER_ONLY, max_new_tokens=200)
     next(stream)
-    gone._connected()._link._socket.socket.shutdown(socket.SHUT_RDWR)
+    gone._user.connect()._link._socket.socket.shutdown(socket.SHUT_RDWR)
     with engine_for(models, server.port) as engine:
         result = engine.run("hello", method=SERVER_ONLY, max_new_tokens=20)
     assert result.token_ids

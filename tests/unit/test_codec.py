@@ -32,10 +32,13 @@ BIG_IDS = np.array([0, 1, 255, 256, 65_535, 65_536, 151_935, MAX_TOKEN_ID])
 CLIENT_MESSAGES: list[msg.ClientMessage] = [
     msg.Hello(1, "autodraft"),
     msg.Hello(1, "autodraft", "a/model", "4bit", "float32"),
+    msg.Hello(1, "autodraft", None, None, None, msg.DraftWish("a/draft", "none", "auto")),
     msg.Open(256, 150, "opt_tree"),
+    msg.Open(256, 0, "server_only", ["\ndef", "\nclass"]),
     msg.Prefill(b"\x01\x02\x03"),
     msg.Verify(7, b"\x01\x02\x03\x00"),
     msg.Generate(),
+    msg.Speculate("opt_tree", 16, 15, 150, False),
     msg.Stop(),
     msg.Close(),
     msg.Ping(),
@@ -58,13 +61,18 @@ SERVER_MESSAGES: list[msg.ServerMessage] = [
         max_nodes=1024,
         max_depth=128,
         max_frame_bytes=2**20,
+        energy_method="nvml",
+        draft=msg.DraftInfo("a/draft", "abc", "none", "bfloat16", "cpu", "a CPU, 2 threads"),
     ),
     msg.Opened("abcdef012345"),
     msg.Prefilled(151_645, 0, 123_456),
     msg.Verified(3, b"\x01\x02", 151_645, 12, 34_567),
     msg.Tokens(b"\x01\x02\x03", msg.Finish.STOP, True, 0, 9_999),
     msg.Tokens(b"", msg.Finish.RUNNING, True, 0, 0),
-    msg.Closed(17, 1_000_000, 2_000_000),
+    msg.Block(b"\x01\x02\x03", msg.Finish.RUNNING, False, 4, 3, 20, 12, 0, 10, 20_000, 30_000),
+    msg.Block(b"", msg.Finish.STOP, True),
+    msg.Closed(17, 1_000_000, 2_000_000, 0),
+    msg.Closed(17, 1_000_000, 2_000_000, 500_000, 12_345, 6_789),
     msg.Pong(),
     msg.Error(msg.ErrorCode.CONTEXT_LENGTH, "A prompt of 9 tokens; this server takes 1 to 8."),
 ]
@@ -106,7 +114,9 @@ def test_every_message_type_is_tried_here() -> None:
     known = {
         item
         for item in vars(msg).values()
-        if isinstance(item, type) and issubclass(item, msgspec.Struct) and item is not msg._Message
+        if isinstance(item, type)
+        and issubclass(item, msgspec.Struct)
+        and item.__struct_config__.tag is not None  # else a part of a message
     }
     assert known == {type(message) for message in [*CLIENT_MESSAGES, *SERVER_MESSAGES]}
 

@@ -1,26 +1,27 @@
-"""The settings themselves: tags, defaults, ranges, methods. No files."""
+"""The settings themselves: tags, defaults, ranges. No files and no methods."""
 
 import dataclasses
 import json
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autodraft.config import (
-    AVAILABLE_METHODS,
     BLOCKS,
-    METHOD_NAMES,
     AlgorithmsConfig,
     DatasetConfig,
     ExperimentConfig,
     MethodSpec,
     ModelsConfig,
     NetworkConfig,
+    NetworkSetting,
     ObjectiveConfig,
     RunConfig,
     RuntimeConfig,
     SamplingConfig,
+    ServerConfig,
     SloConfig,
     TreeConfig,
 )
@@ -65,7 +66,13 @@ TAGS: dict[str, dict[str, Any]] = {
         "TARGET_IDLE_WATTS": 15.0,
         "BILLING": "busy",
     },
-    "dataset": {"BENCHES_CSV": ("mt_bench",), "QUESTION_LIMIT": None},
+    "dataset": {
+        "BENCHES_CSV": ("mt_bench",),
+        "QUESTION_LIMIT": None,
+        "BENCH_DIR": None,
+        "DOWNLOAD": True,
+        "VALIDATION_QUESTIONS": 8,
+    },
     "algorithms": {
         "ENABLE_HYBRID_AUTODRAFT": True,
         "ENABLE_HYBRID_NON_TREE_SD": False,
@@ -85,12 +92,12 @@ TAGS: dict[str, dict[str, Any]] = {
         "CHAIN_D": None,
     },
     "tree": {
-        "PROPOSED_NODES": 150,
-        "PROPOSED_MAX_DEPTH": 15,
-        "FIXED_TREE_WIDTH": 8,
-        "FIXED_TREE_DEPTH": 6,
-        "FIXED_TREE_NODES": 32,
-        "OPT_TREE_WIDTH": 16,
+        "PROPOSED_NODES": (150,),
+        "PROPOSED_MAX_DEPTH": (15,),
+        "FIXED_TREE_WIDTH": (8,),
+        "FIXED_TREE_DEPTH": (6,),
+        "FIXED_TREE_NODES": (32,),
+        "OPT_TREE_WIDTH": (16,),
         "DRAFT_PROFILE_WIDTH_LIST": SIZES,
         "TARGET_PROFILE_NODE_LIST": SIZES,
         "DRAFT_PROFILE_MODEL_CALLS_PER_COUNT": 10,
@@ -111,8 +118,14 @@ TAGS: dict[str, dict[str, Any]] = {
         "MAX_TPOT_MS": None,
         "MAX_TTFT_MS": None,
     },
-    "sampling": {"TEMPERATURE": 0.0, "TOP_P": 1.0, "TOP_K": 0, "SEED": 4, "NUM_CHOICES": 1},
-    "run": {"MAX_NEW_TOKENS": 256, "REPEATS": 1, "WARMUP_QUESTIONS": 1, "DRY_RUN": False},
+    "sampling": {"TEMPERATURE": 0.0, "TOP_P": 1.0, "TOP_K": 0, "SEED": (4,), "NUM_CHOICES": 1},
+    "run": {
+        "MAX_NEW_TOKENS": 256,
+        "REPEATS": 1,
+        "WARMUP_QUESTIONS": 1,
+        "RETRIES": 5,
+        "DRY_RUN": False,
+    },
 }
 ACTS = {
     *TAGS["runtime"],
@@ -121,11 +134,11 @@ ACTS = {
     *TAGS["dataset"],
     *TAGS["algorithms"],
     *TAGS["tree"],
+    *TAGS["network"],
     *TAGS["run"],
 } - {
     "AUTODRAFT_CS_LIST",
     "SERVER_ONLY_AUTODRAFT_CS_LIST",
-    "BASE_COST_SENSITIVITY",
     "AUTODRAFT_ABLATION_MODES_CSV",
     "ENABLE_PROACTIVE",
     "RETRIEVAL_DRAFT",
@@ -143,15 +156,6 @@ ACTS = {
 
 def experiment(**blocks: Any) -> ExperimentConfig:
     return ExperimentConfig(**{"models": MODELS, **blocks})
-
-
-def with_methods(*names: str, tree: TreeConfig | None = None, **details: Any) -> ExperimentConfig:
-    algorithms = AlgorithmsConfig(method_names=names, **details)
-    return experiment(algorithms=algorithms, tree=tree or TreeConfig())
-
-
-def limits(config: ExperimentConfig) -> list[tuple[str, int, int, int]]:
-    return [(m.label, m.width, m.max_depth, m.node_budget) for m in config.methods()]
 
 
 def test_every_block_has_exactly_the_tags_that_users_know_in_their_order() -> None:
@@ -222,6 +226,11 @@ def test_python_values_are_read_like_text() -> None:
         "gsm8k",
         "humaneval",
     )
+    assert DatasetConfig(bench_dir=Path("a") / "b").bench_dir == str(Path("a") / "b")
+    assert TreeConfig(proposed_nodes=24, fixed_tree_width=(2, 4)) == TreeConfig(
+        **{"PROPOSED_NODES": "24", "FIXED_TREE_WIDTH": "2 4"}
+    )
+    assert SamplingConfig(seeds=7).seeds == SamplingConfig(seeds=[7]).seeds == (7,)
     assert ObjectiveConfig(target_per_hour_cost=2).target_per_hour_cost == 2.0
     assert ObjectiveConfig(target_per_hour_cost=1e-7).target_per_hour_cost == 1e-7
     assert AlgorithmsConfig(**{"ENABLE_LOOKUP": "yes"}).enable_lookup is True
@@ -264,10 +273,19 @@ WRONG: list[tuple[type, dict[str, Any], str]] = [
     (AlgorithmsConfig, {"chain_d": [0]}, "each an integer from 1 to 1024, or auto."),
     (AlgorithmsConfig, {"exact": True}, "EXACT does not act yet in this version, and 1 would"),
     (TreeConfig, {"proposed_nodes": 0}, "PROPOSED_NODES does not take '0'"),
-    (NetworkConfig, {"rtt_ms": [20]}, "RTT_MS does not act yet in this version, and 20 would"),
-    (NetworkConfig, {"jitter_ms": [1]}, "JITTER_MS does not act yet"),
-    (NetworkConfig, {"uplink_mbps": [100]}, "leave the tag out or use unlimited."),
-    (NetworkConfig, {"downlink_mbps": [None, 5]}, "DOWNLINK_MBPS does not act yet"),
+    (TreeConfig, {"proposed_max_depth": "auto"}, "does not take 'auto'. Use a list (commas or"),
+    (TreeConfig, {"opt_tree_width": [8, None]}, "'auto'. It stands alone, not in a list. Use"),
+    (TreeConfig, {"fixed_tree_nodes": "8,auto"}, "'auto'. It stands alone, not in a list. Use"),
+    (DatasetConfig, {"bench_dir": "a\nb"}, "Use a folder, relative to where the command runs"),
+    (DatasetConfig, {"validation_questions": 0}, "Use an integer from 1 to 10000."),
+    (RunConfig, {"retries": -1}, "RETRIES does not take '-1'. Use an integer from 0 to 1000."),
+    (NetworkConfig, {"rtt_ms": [-20]}, "RTT_MS does not take '-20'. Use a list (commas or spaces"),
+    (NetworkConfig, {"jitter_ms": "5ms"}, "each a number of at least 0."),
+    (NetworkConfig, {"uplink_mbps": [0]}, "each a number above 0, or unlimited."),
+    (NetworkConfig, {"downlink_mbps": [5, 5.0]}, "'5.0'. It is in the list twice."),
+    (NetworkConfig, {"rtt_ms": range(101)}, "A value of type range has no place here."),
+    (NetworkSetting, {"rtt_ms": -1}, "rtt_ms: Input should be greater than or equal to 0."),
+    (NetworkSetting, {"uplink_mbps": 0}, "uplink_mbps: Input should be greater than 0."),
     (SloConfig, {"min_tokens_per_s": 3}, "MIN_TOKENS_PER_S does not act yet"),
     (SloConfig, {"max_cost_per_1m_tokens": 3}, "MAX_COST_PER_1M_TOKENS does not act yet"),
     (SloConfig, {"max_tpot_ms": 3}, "MAX_TPOT_MS does not act yet"),
@@ -275,7 +293,8 @@ WRONG: list[tuple[type, dict[str, Any], str]] = [
     (SamplingConfig, {"temperature": 0.7}, "and 0.7 would change the results: leave the tag out"),
     (SamplingConfig, {"num_choices": 2}, "NUM_CHOICES does not act yet"),
     (SamplingConfig, {"top_p": 0}, "Use a number above 0, at most 1."),
-    (SamplingConfig, {"seed": 2**32}, "SEED does not take"),
+    (SamplingConfig, {"seeds": 2**32}, "SEED does not take"),
+    (SamplingConfig, {"seeds": [1, 1]}, "'1'. It is in the list twice."),
     (RunConfig, {"max_new_tokens": 0}, "MAX_NEW_TOKENS does not take '0'"),
     (RunConfig, {"warmup_questions": -1}, "WARMUP_QUESTIONS does not take '-1'"),
     (MethodSpec, {"method": "chian", "width": 1, "max_depth": 1, "node_budget": 1}, "mean chain?"),
@@ -314,212 +333,71 @@ def test_a_token_pasted_where_its_name_belongs_is_not_repeated() -> None:
 
 
 def test_values_that_change_nothing_are_accepted_though_they_do_not_act() -> None:
-    assert SamplingConfig(top_p=0.9, top_k=5, seed=7).top_k == 5
+    assert SamplingConfig(top_p=0.9, top_k=5, seeds=7).top_k == 5
     assert AlgorithmsConfig(exact=False).exact is False
-
-
-def test_autodraft_is_the_method_by_default() -> None:
-    assert limits(experiment()) == [("autodraft", 150, 15, 150)]
-
-
-def test_switches_choose_methods_in_the_order_of_the_tables() -> None:
-    switches = {name: True for name in AlgorithmsConfig.model_fields if name.startswith("enable_")}
-    for other in ("enable_proactive", "enable_handover"):
-        del switches[other]
-    config = experiment(algorithms=AlgorithmsConfig(**switches))
-    assert [m.label for m in config.methods()] == [
-        "server_only",
-        "chain",
-        "fixed_tree",
-        "opt_tree",
-        "autodraft",
-        "lookup",
-        "chain@server",
-        "opt_tree@server",
-        "autodraft@server",
-    ]
-    assert [m.placement for m in config.methods()] == ["user"] * 6 + ["server"] * 3
-
-
-def test_methods_csv_overrides_the_switches_and_keeps_its_order() -> None:
-    config = with_methods("opt_tree", "server_only", "chain@server", enable_hybrid_fixed_tree=True)
-    assert limits(config) == [
-        ("opt_tree", 16, 15, 150),
-        ("server_only", 0, 0, 0),
-        ("chain@server", 1, 4, 4),
-    ]
-
-
-def test_each_method_has_its_own_limits() -> None:
-    tree = TreeConfig(
-        proposed_nodes=24,
-        proposed_max_depth=5,
-        fixed_tree_width=4,
-        fixed_tree_depth=3,
-        fixed_tree_nodes=12,
-        opt_tree_width=8,
-    )
-    names = ("server_only", "chain", "fixed_tree", "opt_tree", "autodraft", "lookup")
-    assert limits(with_methods(*names, tree=tree, chain_d=(3,))) == [
-        ("server_only", 0, 0, 0),
-        ("chain", 1, 3, 3),
-        ("fixed_tree", 4, 3, 12),
-        ("opt_tree", 8, 5, 24),
-        ("autodraft", 24, 5, 24),
-        ("lookup", 0, 5, 24),
-    ]
-
-
-def test_the_ceilings_hold_for_every_method() -> None:
-    tree = TreeConfig(
-        proposed_nodes=6,
-        proposed_max_depth=4,
-        fixed_tree_width=9,
-        fixed_tree_depth=9,
-        fixed_tree_nodes=99,
-        opt_tree_width=99,
-    )
-    config = with_methods(*METHOD_NAMES, tree=tree, chain_d=(2, 9, 8))
-    assert len(config.methods()) == len(METHOD_NAMES) + 2
-    for method in config.methods():
-        assert method.node_budget <= 6
-        assert method.max_depth <= 4
-        assert method.width <= 6
-    assert limits(config)[1:4] == [
-        ("chain_d2", 1, 2, 2),
-        ("chain_d4", 1, 4, 4),  # 9 and 8 are both cut to 4: one method
-        ("fixed_tree", 6, 4, 6),
-    ]
-
-
-def test_a_tree_of_few_nodes_is_no_deeper_and_no_wider_than_it_has_nodes() -> None:
-    tree = TreeConfig(proposed_nodes=3)
-    names = ("chain", "fixed_tree", "opt_tree")
-    assert [m[1:] for m in limits(with_methods(*names, tree=tree))] == [
-        (1, 3, 3),
-        (3, 3, 3),
-        (3, 3, 3),
-    ]
-
-
-def test_several_lengths_of_a_chain_are_several_methods_with_labels_of_their_own() -> None:
-    config = with_methods("chain", "chain@server", chain_d=(2, 5))
-    assert [m.label for m in config.methods()] == [
-        "chain_d2",
-        "chain_d5",
-        "chain_d2@server",
-        "chain_d5@server",
-    ]
-    assert {m.name for m in config.methods()} == {"chain", "chain@server"}
-
-
-def test_a_method_can_be_asked_for_by_name_or_label_though_it_is_not_switched_on() -> None:
-    config = experiment(algorithms=AlgorithmsConfig(chain_d=(2, 5)))
-    assert config.method("opt_tree").width == 16
-    assert config.method("chain_d5").max_depth == 5
-    with pytest.raises(ConfigError, match="so say which: chain_d2, chain_d5"):
-        config.method("chain")
-    with pytest.raises(ConfigError, match=r"no method 'fixedtree'. Did you mean fixed_tree\?"):
-        config.method("fixedtree")
-
-
-def test_no_method_at_all_is_an_error() -> None:
-    config = experiment(algorithms=AlgorithmsConfig(enable_hybrid_autodraft=False))
-    with pytest.raises(ConfigError, match="No method is switched on in the block algorithms"):
-        config.methods()
-
-
-@pytest.mark.parametrize("name", METHOD_NAMES)
-def test_methods_that_do_not_exist_yet_are_refused_by_name(name: str) -> None:
-    method = experiment().method(name)
-    if name in AVAILABLE_METHODS:
-        method.require_available()
-        return
-    with pytest.raises(ConfigError) as caught:
-        method.require_available()
-    assert str(caught.value) == (
-        f"The method {name} does not exist yet in this version. Those that do: server_only, chain, "
-        "fixed_tree, opt_tree, lookup. Choose them with METHODS_CSV, for example "
-        "--set algorithms.METHODS_CSV=server_only,chain,fixed_tree,opt_tree,lookup"
-    )
-
-
-def test_the_methods_that_run_today_are_these_five() -> None:
-    assert set(AVAILABLE_METHODS) == {"server_only", "chain", "fixed_tree", "opt_tree", "lookup"}
-
-
-def spec_of(method: str, **fields: Any) -> MethodSpec:
-    return MethodSpec(**{"method": method, "width": 2, "max_depth": 2, "node_budget": 4, **fields})
-
-
-@pytest.mark.parametrize(
-    ("spec", "label"),
-    [
-        (spec_of("opt_tree"), "opt_tree"),
-        (spec_of("opt_tree", retrieval=True), "opt_tree+retrieval"),
-        (spec_of("chain", retrieval=True, variant="_d2"), "chain_d2+retrieval"),
-        (spec_of("chain", retrieval=True, placement="server"), "chain+retrieval@server"),
-        (spec_of("autodraft", retrieval=True), "autodraft"),
-        (spec_of("autodraft"), "autodraft"),
-    ],
-)
-def test_a_baseline_with_retrieval_has_a_label_of_its_own(spec: MethodSpec, label: str) -> None:
-    assert spec.label == label
-    assert spec.name in METHOD_NAMES
-
-
-@pytest.mark.parametrize("method", ["server_only", "lookup"])
-def test_retrieval_cannot_be_grafted_where_there_is_no_draft_model(method: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        spec_of(method, retrieval=True)
-    assert str(caught.value) == (
-        "MethodSpec: retrieval=True grafts retrieved continuations into the tree of a draft model, "
-        f"and {method} has none. Leave it out, or use it with one of chain, fixed_tree, opt_tree, "
-        "autodraft."
-    )
-
-
-@pytest.mark.parametrize("retrieval", [True, False])
-def test_retrieval_draft_acts_on_autodraft_only(retrieval: bool) -> None:
-    config = with_methods(*METHOD_NAMES, retrieval_draft=retrieval)
-    assert {spec.name for spec in config.methods() if spec.retrieval} == (
-        {"autodraft", "autodraft@server"} if retrieval else set()
-    )
-
-
-def test_only_some_methods_need_a_draft_model() -> None:
-    needing = {name for name in METHOD_NAMES if experiment().method(name).needs_draft_model}
-    assert {name.removesuffix("@server") for name in needing} == {
-        "chain",
-        "fixed_tree",
-        "opt_tree",
-        "autodraft",
-    }
-    assert with_methods("server_only", "chain@server").needs_draft_model
-    assert not with_methods("server_only", "lookup").needs_draft_model
-    assert experiment().needs_draft_model
-
-
-def test_a_chain_of_unsaid_length_is_noted_only_where_a_chain_runs() -> None:
-    assert with_methods("opt_tree").notes() == ()
-    assert with_methods("chain", chain_d=(3,)).notes() == ()
-    assert with_methods("chain").notes() == (
-        "CHAIN_D=auto is not tuned yet in this version: the chain takes d=4.",
-    )
-
-
-def test_what_the_ceilings_cut_is_noted_for_the_methods_that_run() -> None:
-    tree = TreeConfig(proposed_nodes=20, proposed_max_depth=5)
-    assert with_methods("server_only", tree=tree).notes() == ()
-    notes = with_methods("chain", "fixed_tree", "opt_tree", tree=tree, chain_d=(3, 9)).notes()
-    assert [note.split(" (")[0] for note in notes] == [
-        "CHAIN_D=9 is cut to 5",
-        "FIXED_TREE_DEPTH=6 is cut to 5",
-        "FIXED_TREE_NODES=32 is cut to 20",
-    ]
 
 
 def test_a_knob_is_immutable() -> None:
     knob = RunConfig.knobs()["repeats"]
     with pytest.raises(dataclasses.FrozenInstanceError):
         knob.acts = False  # type: ignore[misc]
+
+
+# -------------------------------------------------------------------------------------- the link
+
+
+def test_every_combination_of_the_link_is_a_setting_the_round_trip_varying_slowest() -> None:
+    network = NetworkConfig(rtt_ms=(0, 20), uplink_mbps=(None, 10))
+    assert [setting.label for setting in network.settings()] == [
+        "unshaped",
+        "up10",
+        "rtt20",
+        "rtt20_up10",
+    ]
+    assert NetworkConfig().settings() == (NetworkSetting(),)
+
+
+def test_a_label_of_a_setting_names_everything_that_is_shaped() -> None:
+    setting = NetworkSetting(rtt_ms=20.5, jitter_ms=5, uplink_mbps=0.5, downlink_mbps=100)
+    assert setting.label == "rtt20.5_jitter5_up0.5_down100"
+
+
+def test_too_many_settings_of_the_link_are_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        NetworkConfig(rtt_ms=tuple(range(51)), jitter_ms=tuple(range(20)))
+    assert str(caught.value) == (
+        "NetworkConfig: the lists of the block network have 1020 combinations, and at most 1000 "
+        "are swept in one experiment. Shorten RTT_MS first."
+    )
+
+
+# -------------------------------------------------------------------------- between two fields
+
+
+def test_a_fixed_tree_is_tuned_as_a_whole_or_not_at_all() -> None:
+    with pytest.raises(ConfigError) as caught:
+        TreeConfig(fixed_tree_depth="auto")
+    assert str(caught.value) == (
+        "TreeConfig: FIXED_TREE_DEPTH=auto needs the whole shape tuned: set FIXED_TREE_WIDTH, "
+        "FIXED_TREE_NODES to auto too, or give numbers to all three."
+    )
+    assert TreeConfig(fixed_tree_width=None, fixed_tree_depth=None, fixed_tree_nodes="auto")
+
+
+def test_too_many_shapes_are_refused() -> None:
+    widths, nodes = tuple(range(1, 11)), tuple(range(1, 102))
+    assert TreeConfig(fixed_tree_width=widths, fixed_tree_nodes=nodes[:100])
+    with pytest.raises(ConfigError) as caught:
+        TreeConfig(fixed_tree_width=widths, fixed_tree_nodes=nodes)
+    assert str(caught.value) == (
+        "TreeConfig: the lists of the block tree have 1010 combinations, and at most 1000 are "
+        "swept in one experiment. Shorten FIXED_TREE_NODES first."
+    )
+
+
+def test_a_server_may_name_the_draft_of_its_co_located_methods() -> None:
+    server = ServerConfig()
+    assert server.draft_model_path is None
+    assert (server.draft_quantization, server.draft_dtype) == ("none", "auto")
+    with pytest.raises(ConfigError, match="ServerConfig: draft_quantization: Input should be"):
+        ServerConfig(draft_quantization="5bit")

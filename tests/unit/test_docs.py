@@ -33,6 +33,7 @@ PAGES: Final = [
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "configs/README.md",
     "results/README.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")),
 ]
@@ -140,7 +141,7 @@ def test_every_variable_and_tag_that_is_named_exists(name: str) -> None:
     variables = set(re.findall(r"AUTODRAFT_[A-Z_]+", page("autodraft/settings.py")))
     codes = {code.name for code in msg.ErrorCode}
     constants = {found for path in SOURCES for found in defined_names(path) if found.isupper()}
-    switches = set(re.findall(r"[A-Z_]{4,}", page("docs/configuration.md")))
+    switches = set(re.findall(r"[A-Z_]{4,}", page("configs/README.md")))
     known = tags | variables | codes | constants | FOREIGN_VARIABLES | switches
     words = {word for word in spans(page(name)) if re.fullmatch(r"[A-Z]+(_[A-Z]+)+", word)}
     assert words <= known
@@ -326,7 +327,7 @@ def message_table(union: Any) -> str:
     for kind in sorted(get_args(union), key=lambda kind: kind.__struct_config__.tag):
         fields = [
             f"`{field.name}: {type_name(field.type)}"
-            + (" = None`" if field.default is None else "`")
+            + ("`" if field.default is msgspec.NODEFAULT else f" = {field.default}`")
             for field in msgspec.structs.fields(kind)
         ]
         tag = str(kind.__struct_config__.tag)
@@ -337,7 +338,7 @@ def message_table(union: Any) -> str:
 def field_table(union: Any) -> str:
     body = [
         [f"`{kind.__name__}`", f"`{name}`", meaning]
-        for kind in sorted(get_args(union), key=lambda kind: kind.__struct_config__.tag)
+        for kind in sorted(get_args(union), key=lambda kind: kind.__struct_config__.tag or 0)
         for name, meaning in described(kind, "Attributes").items()
     ]
     return as_table(("message", "field", "meaning"), body)
@@ -377,6 +378,7 @@ GENERATED: Final = {
     ("docs/protocol.md", "server messages"): message_table(msg.ServerMessage),
     ("docs/protocol.md", "client fields"): field_table(msg.ClientMessage),
     ("docs/protocol.md", "server fields"): field_table(msg.ServerMessage),
+    ("docs/protocol.md", "draft fields"): field_table(msg.DraftWish | msg.DraftInfo),
     ("docs/api.md", "Autodraft"): argument_table(Autodraft.__init__),
     ("docs/api.md", "run"): argument_table(Autodraft.run),
     ("docs/api.md", "serve_target"): argument_table(serve_target),

@@ -175,9 +175,10 @@ def test_answers_without_a_round_end_with_a_reason_and_no_figures(
 
 @pytest.mark.parametrize("bench", ["mt_bench", "no_such_bench"])
 def test_questions_that_cannot_be_read_end_with_a_reason_and_no_json(
-    bench: str, monkeypatch: pytest.MonkeyPatch
+    bench: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("AUTODRAFT_BENCH_DIR", raising=False)
+    monkeypatch.setenv("AUTODRAFT_CACHE_DIR", str(tmp_path))
     done = run("--bench", bench)
     assert done.returncode == 1
     assert done.stderr.startswith("draft_quality: ")

@@ -1,7 +1,10 @@
-"""Benchmark questions: what is read, and what is refused with file and line."""
+"""Benchmark questions: what is read, what is refused with file and line, what is left out.
+
+Files that anybody can work out by hand; the published ones are read in
+``test_evaluation_datasets_published.py``.
+"""
 
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,10 +15,9 @@ from autodraft.config import BENCHES
 from autodraft.errors import ConfigError, DataError
 from evaluation.datasets import (
     AVAILABLE_BENCHES,
+    Locations,
     Question,
     load_bench,
-    read_questions,
-    subtask,
 )
 
 ROW = {"question_id": 81, "category": "writing", "turns": ["First?", "Second?"]}
@@ -25,6 +27,11 @@ MT_CATEGORIES = [
 ]
 OTHER_TASKS = ["translation", "summarization", "qa", "math_reasoning", "rag"]
 TASKS = ["mt_bench", *OTHER_TASKS]
+
+
+def at(folder: Path) -> Locations:
+    """Look into one folder only."""
+    return Locations(folder, None, cache_dir=folder / "cache", download=False)
 
 
 def write(
@@ -80,7 +87,7 @@ def small_spec_bench(folder: Path, each: int = 2) -> Path:
 
 def test_a_row_becomes_a_question(tmp_path: Path) -> None:
     write(tmp_path, row())
-    assert load_bench("mt_bench", tmp_path, None) == (
+    assert load_bench("mt_bench", at(tmp_path), None) == (
         Question(81, "writing", ("First?", "Second?"), "mt_bench"),
     )
 
@@ -99,7 +106,7 @@ def test_a_reference_may_be_absent_nested_or_empty(
     tmp_path: Path, reference: dict[str, object]
 ) -> None:
     write(tmp_path, row(**reference))
-    assert load_bench("mt_bench", tmp_path, None)[0].turns == ("First?", "Second?")
+    assert load_bench("mt_bench", at(tmp_path), None)[0].turns == ("First?", "Second?")
 
 
 @pytest.mark.parametrize("ensure_ascii", [True, False])
@@ -111,7 +118,7 @@ def test_text_is_never_stripped_or_cut(tmp_path: Path, ensure_ascii: bool) -> No
     write(
         tmp_path, json.dumps(ROW | {"turns": turns}, ensure_ascii=ensure_ascii), row(question_id=2)
     )
-    assert [question.turns for question in load_bench("mt_bench", tmp_path, None)] == [
+    assert [question.turns for question in load_bench("mt_bench", at(tmp_path), None)] == [
         tuple(turns),
         ("First?", "Second?"),
     ]
@@ -119,17 +126,17 @@ def test_text_is_never_stripped_or_cut(tmp_path: Path, ensure_ascii: bool) -> No
 
 def test_windows_line_ends_are_read_like_others(tmp_path: Path) -> None:
     write(tmp_path, row(), row(question_id=82), end=b"\r\n")
-    assert [question.id for question in load_bench("mt_bench", tmp_path, None)] == [81, 82]
+    assert [question.id for question in load_bench("mt_bench", at(tmp_path), None)] == [81, 82]
 
 
 def test_the_last_row_needs_no_newline(tmp_path: Path) -> None:
     (tmp_path / "mt_bench.jsonl").write_text(row() + "\n" + row(question_id=82))
-    assert len(load_bench("mt_bench", tmp_path, None)) == 2
+    assert len(load_bench("mt_bench", at(tmp_path), None)) == 2
 
 
 def test_ids_are_taken_from_the_file_and_need_no_order(tmp_path: Path) -> None:
     write(tmp_path, row(question_id=90), row(question_id="7"), row(question_id=7))
-    assert [question.id for question in load_bench("mt_bench", tmp_path, None)] == [90, "7", 7]
+    assert [question.id for question in load_bench("mt_bench", at(tmp_path), None)] == [90, "7", 7]
 
 
 @pytest.mark.parametrize(
@@ -154,31 +161,33 @@ def test_a_bad_row_is_refused_with_file_and_line(
 ) -> None:
     path = write(tmp_path, row(), bad)
     with pytest.raises(DataError, match=complaint) as caught:
-        load_bench("mt_bench", tmp_path, None)
+        load_bench("mt_bench", at(tmp_path), None)
     assert str(caught.value).startswith(f"{path}:2: ")
 
 
 def test_a_bad_row_beyond_the_limit_is_still_refused(tmp_path: Path) -> None:
     write(tmp_path, row(), "{")
     with pytest.raises(DataError, match=":2: malformed row"):
-        load_bench("mt_bench", tmp_path, 1)
+        load_bench("mt_bench", at(tmp_path), 1)
 
 
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     write(tmp_path)
     with pytest.raises(DataError, match="holds no question"):
-        load_bench("mt_bench", tmp_path, None)
+        load_bench("mt_bench", at(tmp_path), None)
 
 
 def test_a_byte_order_mark_is_named(tmp_path: Path) -> None:
     write(tmp_path, b"\xef\xbb\xbf" + row().encode())
     with pytest.raises(DataError, match=":1: the file begins with a byte order mark"):
-        load_bench("mt_bench", tmp_path, None)
+        load_bench("mt_bench", at(tmp_path), None)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="cannot be read"):
-        read_questions(tmp_path, "mt_bench", (2,))
+    path = tmp_path / "mt_bench.jsonl"
+    path.mkdir()
+    with pytest.raises(DataError, match=f"^{path}: the mt_bench questions cannot be read"):
+        load_bench("mt_bench", at(tmp_path), None)
 
 
 # --------------------------------------------------------------------------------------- HumanEval
@@ -187,14 +196,31 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_a_humaneval_prompt_is_one_turn_with_every_line_end_kept(tmp_path: Path) -> None:
     prompt = '\n\ndef helper():\n    return 1\n\ndef f():\n    """1 \u279e 2 \u2264 3"""\n'
     write_humaneval(tmp_path, humaneval_row(0, prompt=prompt))
-    assert load_bench("humaneval", tmp_path, None) == (
+    assert load_bench("humaneval", at(tmp_path), None) == (
         Question("HumanEval/0", "humaneval", (prompt,), "humaneval"),
     )
 
 
+def test_a_humaneval_completion_is_the_raw_prompt_with_the_official_stop_words(
+    tmp_path: Path,
+) -> None:
+    prompt = "\n\ndef f():\n"
+    write_humaneval(tmp_path, humaneval_row(0, prompt=prompt))
+    (question,) = load_bench("humaneval:completion", at(tmp_path), None)
+    assert (question.form, question.turns) == ("completion", (prompt,))
+    assert question.stop == ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
+    assert (question.id, question.bench) == ("HumanEval/0", "humaneval:completion")
+
+
+def test_the_chat_form_has_no_stop_words(tmp_path: Path) -> None:
+    write_humaneval(tmp_path, humaneval_row(0))
+    (question,) = load_bench("humaneval", at(tmp_path), None)
+    assert (question.form, question.stop) == ("chat", ())
+
+
 def test_two_humaneval_tasks_may_share_an_entry_point(tmp_path: Path) -> None:
     write_humaneval(tmp_path, humaneval_row(4), humaneval_row(5))
-    ids = [question.id for question in load_bench("humaneval", tmp_path, None)]
+    ids = [question.id for question in load_bench("humaneval", at(tmp_path), None)]
     assert ids == ["HumanEval/4", "HumanEval/5"]
 
 
@@ -215,7 +241,7 @@ def test_a_bad_humaneval_row_is_refused_with_file_and_line(
 ) -> None:
     path = write_humaneval(tmp_path, humaneval_row(0), bad)
     with pytest.raises(DataError, match=complaint) as caught:
-        load_bench("humaneval", tmp_path, None)
+        load_bench("humaneval", at(tmp_path), None)
     assert str(caught.value).startswith(f"{path}:2: ")
 
 
@@ -229,11 +255,19 @@ def test_gsm8k_questions_are_numbered_by_their_row_from_0(tmp_path: Path) -> Non
         json.dumps({"question": "The same?"}),
         json.dumps({"question": "The same?"}),
     )
-    assert load_bench("gsm8k", tmp_path, None) == (
+    assert load_bench("gsm8k", at(tmp_path), None) == (
         Question(0, "gsm8k", (" Two\u00a0pens?\t",), "gsm8k"),
         Question(1, "gsm8k", ("The same?",), "gsm8k"),
         Question(2, "gsm8k", ("The same?",), "gsm8k"),
     )
+
+
+@pytest.mark.parametrize(
+    "answer", ["#### 1,002", "#### -4", "#### 1\n#### 2", "no number", 7, None, ["#### 1"]]
+)
+def test_the_answers_of_gsm8k_are_not_read(tmp_path: Path, answer: object) -> None:
+    write_gsm8k(tmp_path, json.dumps({"question": "How many?", "answer": answer}))
+    assert load_bench("gsm8k", at(tmp_path), None)[0].turns == ("How many?",)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +284,7 @@ def test_a_bad_gsm8k_row_is_refused_with_file_and_line(
 ) -> None:
     path = write_gsm8k(tmp_path, '{"question": "How many?"}', bad)
     with pytest.raises(DataError, match=complaint) as caught:
-        load_bench("gsm8k", tmp_path, None)
+        load_bench("gsm8k", at(tmp_path), None)
     assert str(caught.value).startswith(f"{path}:2: ")
 
 
@@ -259,7 +293,7 @@ def test_a_bad_gsm8k_row_is_refused_with_file_and_line(
 
 def test_spec_bench_holds_all_rows_with_the_categories_of_the_file(tmp_path: Path) -> None:
     small_spec_bench(tmp_path)
-    questions = load_bench("spec_bench", tmp_path, None)
+    questions = load_bench("spec_bench", at(tmp_path), None)
     assert [question.id for question in questions] == list(range(81, 81 + 26))
     assert Counter(question.category for question in questions) == dict.fromkeys(
         [*MT_CATEGORIES, *OTHER_TASKS], 2
@@ -270,7 +304,7 @@ def test_spec_bench_holds_all_rows_with_the_categories_of_the_file(tmp_path: Pat
 @pytest.mark.parametrize("task", TASKS)
 def test_a_sub_task_of_spec_bench_is_a_benchmark_of_its_own(tmp_path: Path, task: str) -> None:
     small_spec_bench(tmp_path)
-    questions = load_bench(f"spec_bench:{task}", tmp_path, None)
+    questions = load_bench(f"spec_bench:{task}", at(tmp_path), None)
     assert {question.bench for question in questions} == {f"spec_bench:{task}"}
     categories = [question.category for question in questions]
     assert categories == [
@@ -280,8 +314,8 @@ def test_a_sub_task_of_spec_bench_is_a_benchmark_of_its_own(tmp_path: Path, task
 
 def test_math_is_of_mt_bench_and_math_reasoning_is_not(tmp_path: Path) -> None:
     write_spec_bench(tmp_path, spec_row(1, "math"), spec_row(2, "math_reasoning"))
-    assert [q.id for q in load_bench("spec_bench:mt_bench", tmp_path, None)] == [1]
-    assert [q.id for q in load_bench("spec_bench:math_reasoning", tmp_path, None)] == [2]
+    assert [q.id for q in load_bench("spec_bench:mt_bench", at(tmp_path), None)] == [1]
+    assert [q.id for q in load_bench("spec_bench:math_reasoning", at(tmp_path), None)] == [2]
 
 
 @pytest.mark.parametrize(
@@ -305,14 +339,14 @@ def test_a_bad_spec_bench_row_is_refused_whichever_sub_task_was_asked_for(
 ) -> None:
     path = write_spec_bench(tmp_path, spec_row(1, "qa"), bad)
     with pytest.raises(DataError, match=complaint) as caught:
-        load_bench(bench, tmp_path, None)
+        load_bench(bench, at(tmp_path), None)
     assert str(caught.value).startswith(f"{path}:2: ")
 
 
 def test_a_sub_task_without_a_question_is_refused(tmp_path: Path) -> None:
     path = write_spec_bench(tmp_path, spec_row(1, "qa"))
     with pytest.raises(DataError, match=f"{path}: the file holds no question of the sub-task rag"):
-        load_bench("spec_bench:rag", tmp_path, None)
+        load_bench("spec_bench:rag", at(tmp_path), None)
 
 
 # ------------------------------------------------------------------------------------ CNN/DailyMail
@@ -324,16 +358,16 @@ def test_cnn_dailymail_is_read_from_its_own_file(tmp_path: Path) -> None:
         tmp_path, row(question_id=0, category="news", turns=["Summarize: A."]),
         name="cnn_dailymail.jsonl",
     )  # fmt: skip
-    assert load_bench("cnn_dailymail", tmp_path, None) == (
+    assert load_bench("cnn_dailymail", at(tmp_path), None) == (
         Question(0, "news", ("Summarize: A.",), "cnn_dailymail"),
     )
 
 
 def test_without_that_file_cnn_dailymail_is_the_summarization_of_spec_bench(tmp_path: Path) -> None:
     small_spec_bench(tmp_path)
-    questions = load_bench("cnn_dailymail", tmp_path, None)
+    questions = load_bench("cnn_dailymail", at(tmp_path), None)
     assert [question.turns for question in questions] == [
-        question.turns for question in load_bench("spec_bench:summarization", tmp_path, None)
+        question.turns for question in load_bench("spec_bench:summarization", at(tmp_path), None)
     ]
     assert {question.bench for question in questions} == {"cnn_dailymail"}
     assert {question.category for question in questions} == {"summarization"}
@@ -343,81 +377,20 @@ def test_a_malformed_cnn_dailymail_file_is_not_passed_over(tmp_path: Path) -> No
     small_spec_bench(tmp_path)
     path = write(tmp_path, row(), name="cnn_dailymail.jsonl")
     with pytest.raises(DataError, match="2 turns; a cnn_dailymail question has 1") as caught:
-        load_bench("cnn_dailymail", tmp_path, None)
+        load_bench("cnn_dailymail", at(tmp_path), None)
     assert str(caught.value).startswith(f"{path}:1: ")
 
 
-# ------------------------------------------------------------------------------------------- limit
-
-
-def test_the_limit_keeps_the_first_questions(tmp_path: Path) -> None:
-    write(tmp_path, row(), row(question_id=82), row(question_id=83))
-    assert [question.id for question in load_bench("mt_bench", tmp_path, 2)] == [81, 82]
-    assert len(load_bench("mt_bench", tmp_path, 9)) == 3
-
-
-def test_the_limit_counts_each_sub_task_of_spec_bench_for_itself(tmp_path: Path) -> None:
-    small_spec_bench(tmp_path)
-    questions = load_bench("spec_bench", tmp_path, 1)
-    assert [question.category for question in questions] == ["writing", *OTHER_TASKS]
-    assert [question.id for question in load_bench("spec_bench", tmp_path, 3)] == [
-        81, 82, 83, *range(97, 107),
-    ]  # fmt: skip
-
-
-def test_the_categories_of_mt_bench_are_no_sub_tasks(tmp_path: Path) -> None:
-    small_spec_bench(tmp_path)
-    assert [q.category for q in load_bench("spec_bench:mt_bench", tmp_path, 3)] == [
-        "writing",
-        "writing",
-        "roleplay",
-    ]
-    write(tmp_path, *(row(question_id=i, category=name) for i, name in enumerate(MT_CATEGORIES)))
-    assert len(load_bench("mt_bench", tmp_path, 3)) == 3
-
-
-@pytest.mark.parametrize(
-    ("bench", "category", "part"),
-    [
-        ("spec_bench", "math", "mt_bench"),
-        ("spec_bench", "math_reasoning", "math_reasoning"),
-        ("spec_bench:mt_bench", "math", "spec_bench:mt_bench"),
-        ("mt_bench", "math", "mt_bench"),
-        ("quick", "chat", "quick"),
-    ],
-)
-def test_only_spec_bench_has_parts(bench: str, category: str, part: str) -> None:
-    assert subtask(bench, category) == part
-
-
-# ------------------------------------------------------------------------------- names and folders
+# ------------------------------------------------------------------------------------------- names
 
 
 def test_every_benchmark_that_a_configuration_may_name_can_be_read() -> None:
-    assert AVAILABLE_BENCHES == BENCHES
+    assert set(AVAILABLE_BENCHES) == set(BENCHES)
 
 
-def test_an_unknown_benchmark_lists_those_that_can_be_read() -> None:
+def test_an_unknown_benchmark_lists_those_that_can_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Available: mt_bench, humaneval, .*, quick"):
-        load_bench("alpaca", None, None)
-
-
-@pytest.mark.parametrize("bench", [bench for bench in AVAILABLE_BENCHES if bench != "quick"])
-def test_a_missing_folder_or_file_says_which_file_and_how_to_name_it(
-    tmp_path: Path, bench: str
-) -> None:
-    file = f"{bench.partition(':')[0]}.jsonl"
-    with pytest.raises(DataError, match=f"AUTODRAFT_BENCH_DIR is not set. Set .* holds {file}"):
-        load_bench(bench, None, None)
-    with pytest.raises(
-        DataError, match=f"there is no file {tmp_path / file} .*Set AUTODRAFT_BENCH"
-    ):
-        load_bench(bench, tmp_path, None)
-
-
-def test_a_missing_cnn_dailymail_names_both_files(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds cnn_dailymail.jsonl or spec_bench.jsonl"):
-        load_bench("cnn_dailymail", tmp_path, None)
+        load_bench("alpaca", at(tmp_path), None)
 
 
 @pytest.mark.parametrize(
@@ -434,11 +407,11 @@ def test_a_malformed_row_error_says_what_a_row_looks_like(
 ) -> None:
     write(tmp_path, "{", name=name)
     with pytest.raises(DataError, match=f"Expected one JSON object a line: .*{form}"):
-        load_bench(bench, tmp_path, None)
+        load_bench(bench, at(tmp_path), None)
 
 
-def test_the_bundled_questions_need_no_folder_and_begin_with_four_kinds() -> None:
-    questions = load_bench("quick", None, None)
+def test_the_bundled_questions_need_no_folder_and_begin_with_four_kinds(tmp_path: Path) -> None:
+    questions = load_bench("quick", at(tmp_path), None)
     assert len(questions) >= 12
     assert [question.category for question in questions[:4]] == [
         "chat",
@@ -448,111 +421,3 @@ def test_the_bundled_questions_need_no_folder_and_begin_with_four_kinds() -> Non
     ]
     assert {len(question.turns) for question in questions} == {1, 2}
     assert {question.category for question in questions if len(question.turns) == 2} == {"two_turn"}
-
-
-# --------------------------------------------------------------------------- the published files
-
-
-@pytest.fixture
-def real() -> Path:
-    """Return the folder of the published files; a test without it is skipped."""
-    folder = os.environ.get("AUTODRAFT_BENCH_DIR")
-    if folder is None:
-        pytest.skip("AUTODRAFT_BENCH_DIR does not name a folder of benchmark files")
-    return Path(folder)
-
-
-def longest(questions: tuple[Question, ...], turn: int = 0) -> tuple[int, int | str]:
-    """Return the characters and the id of the longest message."""
-    return max((len(question.turns[turn]), question.id) for question in questions)
-
-
-def count(questions: tuple[Question, ...], text: str) -> int:
-    return sum(turn.count(text) for question in questions for turn in question.turns)
-
-
-def test_the_real_mt_bench_has_80_two_turn_questions_81_to_160(real: Path) -> None:
-    questions = load_bench("mt_bench", real, None)
-    assert [question.id for question in questions] == list(range(81, 161))
-    assert {len(question.turns) for question in questions} == {2}
-    assert [question.category for question in questions] == [
-        name for name in MT_CATEGORIES for _ in range(10)
-    ]
-    assert longest(questions) == (1642, 138)
-    assert longest(questions, turn=1) == (1117, 157)
-
-
-def test_the_real_humaneval_has_164_prompts_with_their_line_ends(real: Path) -> None:
-    questions = load_bench("humaneval", real, None)
-    assert [question.id for question in questions] == [f"HumanEval/{i}" for i in range(164)]
-    prompts = [question.turns[0] for question in questions]
-    assert {len(question.turns) for question in questions} == {1}
-    assert sum(prompt.startswith("\n") for prompt in prompts) == 142
-    assert all(prompt.endswith("\n") for prompt in prompts)
-    not_ascii = [prompt for prompt in prompts if not prompt.isascii()]
-    assert len(not_ascii) == 10
-    assert all("\u279e" in prompt or "\u2264" in prompt for prompt in not_ascii)
-    assert longest(questions) == (1360, "HumanEval/129")
-
-
-def test_the_real_spec_bench_has_480_questions_in_six_sub_tasks_of_80(real: Path) -> None:
-    questions = load_bench("spec_bench", real, None)
-    assert [question.id for question in questions] == list(range(81, 561))
-    assert [subtask(question.bench, question.category) for question in questions] == [
-        task for task in TASKS for _ in range(80)
-    ]
-    assert [len(question.turns) for question in questions] == [2] * 80 + [1] * 400
-    assert longest(questions) == (6847, 288)
-    assert count(questions, "\u00a0") == 113
-
-
-@pytest.mark.parametrize("number", range(6))
-def test_a_real_sub_task_has_80_questions(real: Path, number: int) -> None:
-    questions = load_bench(f"spec_bench:{TASKS[number]}", real, None)
-    first = 81 + 80 * number
-    assert [question.id for question in questions] == list(range(first, first + 80))
-
-
-def test_the_limit_of_10_keeps_60_questions_of_the_real_spec_bench(real: Path) -> None:
-    questions = load_bench("spec_bench", real, 10)
-    parts = Counter(subtask(question.bench, question.category) for question in questions)
-    assert parts == dict.fromkeys(TASKS, 10)
-    assert [q.id for q in questions[:20]] == [*range(81, 91), *range(161, 171)]
-
-
-def test_the_real_translation_and_summarization_keep_their_instruction(real: Path) -> None:
-    for task, start in [
-        ("translation", "Translate German to English: "),
-        ("summarization", "Summarize: "),
-    ]:
-        questions = load_bench(f"spec_bench:{task}", real, None)
-        assert all(question.turns[0].startswith(start) for question in questions)
-
-
-def test_the_first_sub_task_of_the_real_spec_bench_is_mt_bench(real: Path) -> None:
-    assert [(q.id, q.turns) for q in load_bench("spec_bench:mt_bench", real, None)] == [
-        (q.id, q.turns) for q in load_bench("mt_bench", real, None)
-    ]
-
-
-def test_the_real_gsm8k_has_1319_questions_numbered_from_0(real: Path) -> None:
-    questions = load_bench("gsm8k", real, None)
-    assert [question.id for question in questions] == list(range(1319))
-    assert longest(questions) == (848, 1077)
-    assert longest(load_bench("gsm8k", real, 200)) == (615, 144)
-    assert [q.id for q in questions if "\u00a0" in q.turns[0]] == [105, 223, 576]
-
-
-def test_the_real_math_reasoning_is_part_of_gsm8k(real: Path) -> None:
-    rows = {question.turns[0]: question.id for question in load_bench("gsm8k", real, None)}
-    found = {q.id: rows[q.turns[0]] for q in load_bench("spec_bench:math_reasoning", real, None)}
-    assert len(found) == 80
-    assert [found[i] for i in (421, 428, 449, 451)] == [152, 119, 82, 39]
-
-
-def test_the_real_cnn_dailymail_has_80_articles(real: Path) -> None:
-    if (real / "cnn_dailymail.jsonl").exists():
-        pytest.skip("the folder has a file of its own for CNN/DailyMail")
-    questions = load_bench("cnn_dailymail", real, None)
-    assert [question.id for question in questions] == list(range(241, 321))
-    assert len(load_bench("cnn_dailymail", real, 7)) == 7

@@ -29,7 +29,7 @@ LINE_OF = {unit: number for number, line in enumerate(LINES) for unit in line}
 SIDEWAYS = {("cli", "api"), ("cli", "doctor"), ("deploy", "api"), ("settings", "errors")}
 ALIASES = {"__main__": "cli"}
 FACE = "autodraft"  # the package itself: its public names
-PUBLIC = {FACE, "config", "config_io", "records", "cost", "simulate", "errors"}
+PUBLIC = {FACE, "config", "config_io", "records", "cost", "simulate", "errors", "settings"}
 USERS_OF_THE_FACE = {"evaluation", "chat_ui", "cli", "deploy"}
 
 PURE = {"tree", "policy", "cost", "protocol", "transport", "decoding", "config", "config_io"}

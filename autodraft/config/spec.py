@@ -1,0 +1,98 @@
+"""One method as it is run: which, where, within which limits.
+
+This module knows no configuration that asks for it, and no policy that drafts by it.
+"""
+
+from typing import Final, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from autodraft.config.base import Strict
+from autodraft.config.knob import did_you_mean
+from autodraft.config.methods import AT_SERVER, METHOD_IDS, METHOD_NAMES, WITH_DRAFT_MODEL
+from autodraft.errors import ConfigError
+
+AVAILABLE_METHODS: Final = frozenset(
+    {"server_only", "chain", "fixed_tree", "opt_tree", "lookup"}
+    | {"chain@server", "fixed_tree@server", "opt_tree@server", "lookup@server"}
+)
+
+
+class MethodSpec(Strict):
+    """One method as it is run: which, where, within which limits.
+
+    Attributes:
+        method: Method id.
+        placement: Where drafting runs.
+        width: Most frontier nodes expanded in one level; 0 without a draft model.
+        max_depth: Greatest depth of a tree, edges from the root.
+        node_budget: Most drafted nodes sent in a round, root excluded.
+        variant: What tells apart two specs of one method, for example ``_d2``.
+        retrieval: Graft retrieved continuations into the draft model's tree.
+        tuned: The shape is to be the one that tuning chose for the benchmark and the link; the
+            limits here are what is taken where nothing was tuned.
+    """
+
+    method: str
+    placement: Literal["user", "server"] = "user"
+    width: int = Field(ge=0)
+    max_depth: int = Field(ge=0)
+    node_budget: int = Field(ge=0)
+    variant: str = ""
+    retrieval: bool = False
+    tuned: bool = False
+
+    @field_validator("method")
+    @classmethod
+    def _known(cls, method: str) -> str:
+        if method in METHOD_IDS:
+            return method
+        raise ValueError(unknown_method(method, METHOD_IDS))
+
+    @model_validator(mode="after")
+    def _grafts_into_something(self) -> "MethodSpec":
+        if self.retrieval and not self.needs_draft_model:
+            raise ValueError(
+                "retrieval=True grafts retrieved continuations into the tree of a draft model, and "
+                f"{self.method} has none. Leave it out, or use it with one of "
+                f"{', '.join(WITH_DRAFT_MODEL)}."
+            )
+        return self
+
+    @property
+    def needs_draft_model(self) -> bool:
+        """Whether the method drafts with the draft model."""
+        return self.method in WITH_DRAFT_MODEL
+
+    @property
+    def name(self) -> str:
+        """The method id with its placement suffix, as METHODS_CSV has it."""
+        return self.method + (AT_SERVER if self.placement == "server" else "")
+
+    @property
+    def label(self) -> str:
+        """The name for tables and records, unique within a run."""
+        retrieval = WITH_DRAFT_MODEL[self.method] if self.retrieval else ""
+        at_server = AT_SERVER if self.placement == "server" else ""
+        return self.method + self.variant + retrieval + at_server
+
+    def require_available(self) -> None:
+        """Do nothing if the method exists in this version.
+
+        Raises:
+            ConfigError: If it does not exist yet.
+        """
+        if self.name in AVAILABLE_METHODS:
+            return
+        available = [name for name in METHOD_NAMES if name in AVAILABLE_METHODS]
+        raise ConfigError(
+            f"The method {self.name} does not exist yet in this version. Those that do: "
+            f"{', '.join(available)}. Choose them with METHODS_CSV, for example "
+            f"--set algorithms.METHODS_CSV={','.join(available)}"
+        )
+
+
+def unknown_method(name: str, known: tuple[str, ...]) -> str:
+    """Return the message for a method that does not exist."""
+    text = f"There is no method {name!r}. {did_you_mean(name, known)}".rstrip()
+    return f"{text} Methods: {', '.join(known)}."

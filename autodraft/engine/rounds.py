@@ -1,0 +1,206 @@
+"""The speculative round: draft, verify, commit, and what was measured of it.
+
+The loop runs wherever the drafting does: at the user, where the tree is verified over the link, or
+on the server itself. It does not know which, nor what a tree costs or why it has its shape.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from autodraft.decoding.stopping import Ending, FinishReason
+from autodraft.engine.drafter import Draft, DraftSource
+from autodraft.meters import Meter
+from autodraft.policy.base import Policy
+from autodraft.records import RoundRecord
+from autodraft.tree.draft_tree import DraftTree
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the target said of a tree.
+
+    Attributes:
+        path: Accepted nodes, root excluded, from the top down.
+        bonus: The target's own token after them.
+        queue_s: Time waited for the model, on the target's clock.
+        verify_s: Time of forward and walk, on the target's clock.
+    """
+
+    path: npt.NDArray[np.int64]
+    bonus: int
+    queue_s: float
+    verify_s: float
+
+
+class RoundTarget(Protocol):
+    """Whoever verifies the trees."""
+
+    @property
+    def max_depth(self) -> int:
+        """Deepest tree that it takes."""
+        ...
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes sent to it and received from it so far."""
+        ...
+
+    def verify(self, tree: DraftTree) -> Verdict:
+        """Verify one round's tree and commit what the target agrees with."""
+        ...
+
+
+@dataclass(frozen=True)
+class Meters:
+    """Energy meters of both sides; None where energy is not known.
+
+    Attributes:
+        draft: The user's device.
+        target: The target's machine, where it has no counter of its own to report.
+    """
+
+    draft: Meter | None = None
+    target: Meter | None = None
+
+
+@dataclass
+class Progress:
+    """The state of one answer, and its tally.
+
+    Attributes:
+        ending: Where it ends.
+        context: Committed token ids, prompt included.
+        node_budget: Most nodes a round sends: the method's wish, within what the server allows.
+        meters: Energy meters.
+        output: Tokens of the answer.
+        rounds: Records of its speculative rounds.
+        draft_s: Time spent drafting so far, on the side that runs the rounds; None where it does
+            not draft.
+        queue_s: Time waited for the target model.
+    """
+
+    ending: Ending
+    context: list[int]
+    node_budget: int
+    meters: Meters = field(default_factory=Meters)
+    output: list[int] = field(default_factory=list)
+    rounds: list[RoundRecord] = field(default_factory=list)
+    draft_s: float | None = None
+    queue_s: float = 0.0
+
+    @property
+    def finish(self) -> FinishReason | None:
+        """Why the answer has ended; None while it goes on."""
+        return self.ending.finish
+
+    @property
+    def remaining(self) -> int:
+        """Tokens the answer may still have."""
+        return self.ending.rules.max_new_tokens - len(self.output)
+
+    def commit(self, block: Sequence[int]) -> list[int]:
+        """Add new tokens to the answer, cut where it ends, and return those added."""
+        kept = self.ending.cut(block)
+        self.output += kept
+        self.context += kept
+        return kept
+
+
+class Rounds:
+    """Draft, send, verify, commit, until the answer ends."""
+
+    def __init__(self, policy: Policy, drafter: DraftSource) -> None:
+        self._policy = policy
+        self._drafter = drafter
+
+    @property
+    def node_budget(self) -> int:
+        """Most nodes the policy ever sends."""
+        return self._policy.limits.node_budget
+
+    def start(self, prompt: Sequence[int], max_new_tokens: int) -> float:
+        """Let the drafter take in the prompt; return the seconds that took."""
+        started = time.perf_counter()
+        self._drafter.start(prompt, max_new_tokens, self._policy.limits)
+        return time.perf_counter() - started
+
+    def decode(self, progress: Progress, target: RoundTarget) -> Iterator[list[int]]:
+        """Yield the tokens of one round after another."""
+        while progress.finish is None:
+            yield self._round(progress, target)
+
+    def finish(self) -> None:
+        """Free what the drafter held."""
+        self._drafter.finish()
+
+    def _round(self, progress: Progress, target: RoundTarget) -> list[int]:
+        context_tokens, before = len(progress.context), target.traffic
+        started = time.perf_counter()
+        # The bonus token takes one of the tokens that are left.
+        max_depth = min(progress.remaining - 1, target.max_depth)
+        draft = self._drafter.draft(progress.context, self._policy, max_depth, progress.node_budget)
+        drafted = time.perf_counter()
+        verdict = target.verify(draft.tree)
+        verified = time.perf_counter()
+        self._drafter.commit(verdict.path)
+        block = progress.commit([*draft.tree.tokens[verdict.path].tolist(), verdict.bonus])
+        ended = time.perf_counter()
+        times = _RoundTimes(drafted - started, verified - drafted, ended - started)
+        after = target.traffic
+        traffic = (after[0] - before[0], after[1] - before[1])
+        self._record(progress, draft, verdict, times, traffic, context_tokens, len(block))
+        return block
+
+    def _record(
+        self,
+        progress: Progress,
+        draft: Draft,
+        verdict: Verdict,
+        times: "_RoundTimes",
+        traffic: tuple[int, int],
+        context_tokens: int,
+        emitted: int,
+    ) -> None:
+        progress.draft_s = (progress.draft_s or 0.0) + times.draft_s
+        progress.queue_s += verdict.queue_s
+        meters = progress.meters
+        progress.rounds.append(
+            RoundRecord(
+                round=len(progress.rounds) + 1,
+                context_tokens=context_tokens,
+                width=draft.width,
+                depth=draft.tree.depth,
+                drafted_nodes=draft.drafted_nodes,
+                num_nodes=draft.tree.num_nodes,
+                accepted_length=len(verdict.path),
+                emitted_tokens=emitted,
+                draft_s=times.draft_s,
+                wait_s=times.wait_s,
+                queue_s=verdict.queue_s,
+                verify_s=verdict.verify_s,
+                round_s=times.round_s,
+                uplink_bytes=traffic[0],
+                downlink_bytes=traffic[1],
+                draft_j=round_joules(meters.draft, times.draft_s, times.round_s),
+                target_j=round_joules(meters.target, verdict.verify_s, times.round_s),
+            )
+        )
+
+
+@dataclass(frozen=True)
+class _RoundTimes:
+    draft_s: float
+    wait_s: float
+    round_s: float
+
+
+def round_joules(meter: Meter | None, busy_s: float, total_s: float) -> float | None:
+    """Return the energy of one round; None from a counter, which is too slow for one."""
+    if meter is None or meter.shortest_s > 0:
+        return None
+    return meter.begin().end(busy_s, total_s).gross_j

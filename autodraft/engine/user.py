@@ -1,0 +1,219 @@
+"""The user's side of a pair: draft model, tokenizer, energy meter, and the link to the target.
+
+What is loaded stays loaded; the link is made on demand and made again after it was closed, lost or
+set to other conditions. Requests are made elsewhere.
+"""
+
+import platform
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+
+from autodraft import __version__
+from autodraft.config import ExperimentConfig, MethodSpec, NetworkSetting
+from autodraft.engine.energy import machine_meter
+from autodraft.engine.methods import DraftSide
+from autodraft.engine.remote import RemoteTarget, TargetWish
+from autodraft.engine.rounds import Meters
+from autodraft.errors import TokenizerMismatch
+from autodraft.meters import ChosenMeter, ModelledMeter
+from autodraft.models.hardware import device_label, torch_threads
+from autodraft.models.loader import LoadedModel, ModelSource, load_model
+from autodraft.models.tokenizer import (
+    Tokenizer,
+    TokenizerIdentity,
+    require_compatible,
+    unknown_to_target,
+)
+from autodraft.protocol.messages import DraftWish, Welcome
+from autodraft.settings import client_token
+from autodraft.transport.client import Link
+from autodraft.transport.shaping import LinkShape
+
+_NOT_DESCRIBED = {"added_tokens", "eos_ids"}
+
+
+class UserSide:
+    """What one engine drafts with and talks to.
+
+    Attributes:
+        side: What its requests draft with.
+    """
+
+    def __init__(self, config: ExperimentConfig, token: str | None, hf_token: str | None) -> None:
+        """Prepare; nothing is loaded or connected yet."""
+        self.side = DraftSide()
+        self._config = config
+        self._token = token
+        self._hf_token = hf_token
+        self._network = config.network.settings()[0]
+        specs = [spec for spec in config.methods() if spec.needs_draft_model]
+        self._drafts_here = any(spec.placement == "user" for spec in specs)
+        self._drafts_there = any(spec.placement == "server" for spec in specs)
+        self._target: RemoteTarget | None = None
+        self._draft: LoadedModel | None = None
+        self._tokenizer: Tokenizer | None = None
+        self._meter: ChosenMeter | None = None
+
+    def connect(self) -> RemoteTarget:
+        """Load what is not loaded yet, connect and shake hands, where that is not done.
+
+        Raises:
+            ModelLoadError: If draft model or tokenizer cannot be loaded.
+            TokenizerMismatch: If draft, tokenizer and target do not share their token ids.
+            LinkError: If the server cannot be reached or refuses.
+        """
+        if self._target is not None:
+            return self._target
+        runtime = self._config.runtime
+        token = self._token or client_token(runtime.target_host, runtime.target_token_env)
+        shape = LinkShape.from_setting(self._network, self._config.sampling.seeds[0])
+        # The link comes first: a wrong address should show before minutes of loading.
+        link = Link(runtime.target_host, runtime.target_port, token, shape)
+        try:
+            target = RemoteTarget(link, self._wish())
+            self._load(target.welcome)
+        except BaseException:
+            link.close()
+            raise
+        self._target = target
+        return target
+
+    def use_network(self, setting: NetworkSetting) -> None:
+        """Shape the link from here on; a connection with other conditions is closed."""
+        if setting != self._network:
+            self.close()
+            self._network = setting
+
+    def prepare_for(self, spec: MethodSpec) -> RemoteTarget:
+        """Connect, with a draft model where the method drafts; raises as ``connect`` does."""
+        if spec.needs_draft_model and spec.placement == "server" and not self._drafts_there:
+            self._drafts_there = True
+            self.close()
+        target = self.connect()
+        if spec.needs_draft_model and spec.placement == "user" and self.side.runner is None:
+            self._load_draft(target.welcome)
+        return target
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The target's tokenizer; ``connect`` has loaded it."""
+        assert self._tokenizer is not None
+        return self._tokenizer
+
+    def meters(self) -> Meters:
+        """Return the energy meters of both sides.
+
+        The target's is a model of it, for a server that has no counter of its own to report.
+        """
+        objective = self._config.objective
+        if self._meter is None:
+            models = [self._draft] if self._draft else []
+            self._meter = machine_meter(models, objective.draft_watts, objective.draft_idle_watts)
+        target = self.connect()
+        modelled = ModelledMeter(objective.target_watts, objective.target_idle_watts)
+        counted = target.welcome.energy_method != modelled.method
+        return Meters(self._meter.meter, None if counted else modelled)
+
+    def describe(self) -> dict[str, Any]:
+        """Return models, devices, meters and versions of both sides, for a manifest.
+
+        ``draft`` is None as long as no draft model was needed here.
+        """
+        welcome = self.connect().welcome
+        self.meters()
+        assert self._meter is not None
+        fields = msgspec.to_builtins(welcome)
+        target = dict(zip(welcome.__struct_fields__, fields[1:], strict=True))
+        draft, runtime = self._draft, self._config.runtime
+        return {
+            "target": {
+                **{name: value for name, value in target.items() if name not in _NOT_DESCRIBED},
+                "draft": welcome.draft
+                and {
+                    name: getattr(welcome.draft, name) for name in welcome.draft.__struct_fields__
+                },
+            },
+            "draft": draft and _described(draft, runtime.draft_device_name),
+            "tokenizer": self.tokenizer.name,
+            "draft_energy": {"method": self._meter.meter.method, "reason": self._meter.reason},
+            "client": {
+                "autodraft": __version__,
+                "python": platform.python_version(),
+                "platform": platform.platform(),
+                "torch_threads": torch_threads(),
+                **{name: version(name) for name in ("torch", "transformers", "numpy")},
+            },
+        }
+
+    def close(self) -> None:
+        """Close the link; what is loaded stays for the next connection. Safe to call twice."""
+        target, self._target = self._target, None
+        if target is not None:
+            target.close()
+
+    def _wish(self) -> TargetWish:
+        models = self._config.models
+        draft = None
+        if self._drafts_there:
+            draft = DraftWish(models.draft_model_path, models.draft_quantization, models.dtype)
+        return TargetWish(
+            self._config.runtime.server_name,
+            models.base_model_path,
+            models.target_quantization,
+            models.target_dtype,
+            draft,
+        )
+
+    def _load(self, welcome: Welcome) -> None:
+        models = self._config.models
+        if self._tokenizer is None:
+            self._tokenizer = Tokenizer.load(models.tokenizer_path, hf_token=self._hf_token)
+        if self._tokenizer.fingerprint() != welcome.tokenizer_hash:
+            raise TokenizerMismatch(
+                f"The tokenizer {models.tokenizer_path!r} is not that of the target "
+                f"{welcome.model!r} on the server. Correct TOKENIZER_PATH, or leave it out."
+            )
+        self.side.runner = None  # what it was checked against was another connection's target
+        if self._drafts_here:
+            self._load_draft(welcome)
+
+    def _load_draft(self, welcome: Welcome) -> None:
+        models = self._config.models
+        if self._draft is None:
+            self._draft = load_model(
+                ModelSource(
+                    name=models.draft_model_path,
+                    quantization=models.draft_quantization,
+                    dtype=models.dtype,
+                    device_map=self._config.runtime.device_map,
+                    hf_token=self._hf_token,
+                    drafts=True,
+                )
+            )
+            self._forget_meter()  # the devices in use are others now
+        theirs = TokenizerIdentity(welcome.tokenizer_hash, welcome.added_tokens)
+        ours = self._draft.tokenizer.identity
+        names = {"target_name": welcome.model, "draft_name": models.draft_model_path}
+        require_compatible(theirs, ours, **names)
+        rows = (welcome.vocab_size, self._draft.runner.vocab_size)
+        self.side.excluded = unknown_to_target(theirs, ours, *rows)
+        self.side.runner = self._draft.runner
+
+    def _forget_meter(self) -> None:
+        chosen, self._meter = self._meter, None
+        if chosen is not None:
+            chosen.meter.close()
+
+
+def _described(draft: LoadedModel, device_name: str | None) -> dict[str, Any]:
+    return {
+        "model": draft.source.name,
+        "revision": draft.revision,
+        "quantization": draft.source.quantization,
+        "dtype": draft.runner.dtype,
+        "device": draft.runner.device,
+        "device_name": device_name or device_label(draft.runner.device),
+        "profile": draft.profile_key,
+    }

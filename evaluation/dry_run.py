@@ -1,0 +1,142 @@
+"""Print what a run would do, how long it would take, and what would stop it.
+
+No engine is made, no server asked, nothing downloaded and nothing written.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.table import Table
+
+from autodraft.config import MethodSpec, NetworkSetting
+from autodraft.errors import ConfigError, DataError
+from evaluation.datasets import Locations, Question
+from evaluation.estimate import Rates, basis, target_cost_usd
+from evaluation.plan import Condition, Plan, load_measured
+from evaluation.progress import format_duration
+
+_HEADINGS = (
+    "benchmark", "network", "method", "seed", "questions", "repeats", "requests", "at most", "state"
+)  # fmt: skip
+_RIGHT = frozenset({"seed", "questions", "repeats", "requests", "at most"})
+_LEAST_WIDTH = 100  # columns
+
+
+@dataclass
+class _Totals:
+    """What all rows come to."""
+
+    cells: int = 0
+    requests: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    warm_up_s: float = 0.0
+    complete: bool = True
+    assumed_for: dict[str, None] = field(default_factory=dict)
+
+
+def print_dry_run(console: Console, plan: Plan, locations: Locations, rates: Rates) -> None:
+    """Print the cells of a plan, their number, and an estimate of time and cost.
+
+    Args:
+        console: Where to.
+        plan: The plan.
+        locations: Where question files may be taken from.
+        rates: Speed of the methods.
+    """
+    console.width = max(console.width, _LEAST_WIDTH)
+    table = Table(title="Plan", title_justify="left")
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="right" if heading in _RIGHT else "left")
+    stories: dict[str, None] = {}
+    questions: dict[str, tuple[Question, ...] | None] = {}
+    for bench in plan.benches:
+        try:
+            questions[bench] = load_measured(plan.config, bench, locations)
+        except DataError as error:
+            questions[bench] = None
+            stories[str(error)] = None
+    totals, warm = _Totals(), set[NetworkSetting]()
+    for condition in plan.conditions:
+        asked = questions[condition.bench]
+        for spec in condition.methods:
+            state, story = _state(spec, asked)
+            if story:
+                stories.setdefault(story)
+            table.add_row(*_row(plan, condition, spec, asked, totals, rates), state)
+        if asked and condition.network not in warm:
+            warm.add(condition.network)
+            totals.warm_up_s += _warm_up_s(plan, condition, asked, rates)
+    console.print(table)
+    _print_totals(console, plan, totals, rates)
+    for story in stories:
+        console.print(f"would stop the run: {story}", soft_wrap=True)
+
+
+def _state(spec: MethodSpec, asked: Sequence[Question] | None) -> tuple[str, str]:
+    """Return a short note, and the full story of a method that cannot run."""
+    try:
+        spec.require_available()
+    except ConfigError as error:
+        notes, story = ["method not available yet"], str(error)
+    else:
+        notes, story = [], ""
+    if asked is None:
+        notes.append("questions missing")
+    return ", ".join(notes) or "ready", story
+
+
+def _row(
+    plan: Plan,
+    condition: Condition,
+    spec: MethodSpec,
+    asked: Sequence[Question] | None,
+    totals: _Totals,
+    rates: Rates,
+) -> list[str]:
+    """Return the cells of a row but the last, and add to the totals."""
+    repeats = len(plan.repeats)
+    totals.cells += repeats
+    head = [condition.bench, condition.network.label, spec.label, str(condition.seed)]
+    if asked is None:
+        totals.complete = False
+        return [*head, "–", str(repeats), "–", "–"]
+    requests = repeats * sum(len(question.turns) for question in asked)
+    tokens = requests * plan.config.run.max_new_tokens
+    seconds, measured = rates.seconds(spec, condition.network, requests, tokens)
+    if not measured:
+        totals.assumed_for.setdefault(spec.label)
+    totals.requests += requests
+    totals.tokens += tokens
+    totals.seconds += seconds
+    return [*head, str(len(asked)), str(repeats), str(requests), format_duration(seconds)]
+
+
+def _warm_up_s(plan: Plan, condition: Condition, asked: Sequence[Question], rates: Rates) -> float:
+    wanted = plan.config.run.warmup_questions
+    turns = sum(len(asked[number % len(asked)].turns) for number in range(wanted))
+    tokens = turns * plan.config.run.max_new_tokens
+    return sum(
+        rates.seconds(spec, condition.network, turns, tokens)[0] for spec in condition.methods
+    )
+
+
+def _print_totals(console: Console, plan: Plan, totals: _Totals, rates: Rates) -> None:
+    missing = "" if totals.complete else " (without the benchmarks whose questions are missing)"
+    console.print(
+        f"{totals.cells} cells, {totals.requests} requests, at most {totals.tokens} output "
+        f"tokens{missing}",
+        soft_wrap=True,
+    )
+    if not totals.requests:
+        return
+    seconds = totals.seconds + totals.warm_up_s
+    labels = [spec.label for spec in plan.methods]
+    console.print(
+        f"Estimate: at most {format_duration(seconds)} (h:mm:ss or m:ss), of which "
+        f"{format_duration(totals.warm_up_s)} warm-up; target at most "
+        f"{target_cost_usd(plan.config, seconds):.4g} $. By "
+        f"{basis(rates, labels, list(totals.assumed_for))}.",
+        soft_wrap=True,
+    )

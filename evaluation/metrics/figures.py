@@ -1,0 +1,258 @@
+"""The figures of one method under one set of conditions, from the records of its requests.
+
+Every headline figure is given twice: as total over total, where a long answer counts for more than
+a short one, and as the mean of the questions' own ratios. What was not measured is None. This
+module knows no files and holds no price.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from autodraft.config import ObjectiveConfig
+from autodraft.cost import (
+    OBJECTIVE_UNITS,
+    Prices,
+    Quantities,
+    cost_of,
+    objective_units,
+    per_million_tokens,
+    per_token,
+    sum_quantities,
+)
+from autodraft.records import RequestRecord
+from evaluation.statistics import Estimate, Ratio, estimate, percentiles
+
+REFERENCE_METHOD: Final = "server_only"
+OBJECTIVE_COLUMN: Final = {
+    "total_cost": "total_cost_usd_per_1m",
+    "api_cost": "api_cost_usd_per_1m",
+    "draft_energy": "draft_energy_j_per_token",
+    "target_energy": "target_energy_j_per_token",
+}
+_ON_SERVER: Final = "@server"
+_RANKS: Final = (50, 90, 99)
+
+# (question, turn, repeat): the same request, whatever the method
+Key: TypeAlias = tuple[int | str, int, int]
+Records: TypeAlias = Mapping[Key, RequestRecord]
+Columns: TypeAlias = dict[str, float | None]
+
+_Question: TypeAlias = Sequence[RequestRecord]  # all its turns and repeats
+_Total: TypeAlias = Callable[[_Question], float | None]
+
+
+def prices_of(objective: ObjectiveConfig) -> Prices:
+    """Return the prices that a configuration holds."""
+    return Prices(
+        target_per_hour_usd=objective.target_per_hour_cost,
+        electricity_usd_per_kwh=objective.draft_electricity_cost_per_kwh,
+        uplink_usd_per_gb=objective.user_comm_cost_per_gb,
+        downlink_usd_per_gb=objective.cloud_outbound_cost_per_gb,
+        draft_per_hour_usd=objective.draft_per_hour_cost,
+    )
+
+
+def _takes_part(record: RequestRecord) -> bool:
+    """Say whether the user's device drafts, even where a request left it nothing to draft."""
+    return record.method != REFERENCE_METHOD and not record.method.endswith(_ON_SERVER)
+
+
+def quantities_of(record: RequestRecord) -> Quantities:
+    """Return what a request used, in the form that the cost functions take.
+
+    The user's device takes no part in plain decoding and in what is drafted on the server: nobody
+    pays for it there, and its drafting is in the target's busy time.
+    """
+    takes_part = _takes_part(record)
+    return Quantities(
+        output_tokens=record.output_tokens,
+        target_busy_s=record.target_busy_s,
+        target_held_s=record.target_held_s,
+        total_s=record.total_s if takes_part else 0.0,
+        draft_j=record.draft_j if takes_part else 0.0,
+        target_j=record.target_j,
+        uplink_bytes=record.uplink_bytes,
+        downlink_bytes=record.downlink_bytes,
+    )
+
+
+def question_rank(question_id: int | str) -> tuple[bool, int, str]:
+    """Return what questions are sorted by: numbers before names."""
+    named = isinstance(question_id, str)
+    return (named, 0, question_id) if isinstance(question_id, str) else (named, question_id, "")
+
+
+def _by_question(records: Records, keys: Iterable[Key]) -> list[_Question]:
+    """Return the records of each question, in an order that is not that of the run."""
+    questions: dict[int | str, list[RequestRecord]] = {}
+    for key in sorted(keys, key=lambda key: (question_rank(key[0]), key[1:])):
+        questions.setdefault(key[0], []).append(records[key])
+    return list(questions.values())
+
+
+def _tokens(records: _Question) -> int:
+    return sum(record.output_tokens for record in records)
+
+
+def _seconds(records: _Question) -> float:
+    return math.fsum(record.total_s for record in records)
+
+
+def _rounds(records: _Question) -> int:
+    return sum(record.rounds for record in records)
+
+
+def _round_tokens(records: _Question) -> int:
+    return sum(record.round_tokens for record in records)
+
+
+def _calls_saved(records: _Question) -> int:
+    return _tokens(records) - sum(record.target_forwards for record in records)
+
+
+def _units(objective: str, prices: Prices, billing: str) -> _Total:
+    """Return what a question cost, in the unit that makes a token's share the column's unit."""
+    scale = per_million_tokens if OBJECTIVE_UNITS[objective] == "usd" else per_token
+
+    def total(records: _Question) -> float | None:
+        used = sum_quantities(quantities_of(record) for record in records)
+        return scale(objective_units(objective, used, prices, billing), 1)
+
+    return total
+
+
+def _ratio(questions: Sequence[_Question], top: _Total, bottom: _Total) -> Ratio | None:
+    """Return a ratio of totals; ``None`` as soon as one question's part is unknown."""
+    numerators = [value for question in questions if (value := top(question)) is not None]
+    denominators = [value for question in questions if (value := bottom(question)) is not None]
+    if not len(numerators) == len(denominators) == len(questions):
+        return None
+    return Ratio(numerators, denominators)
+
+
+def _spread(name: str, found: Estimate) -> Columns:
+    """Return the four columns of a headline figure."""
+    low, high = found.interval or (None, None)
+    return {
+        name: found.value,
+        f"{name}_ci_low": low,
+        f"{name}_ci_high": high,
+        f"{name}_mean_of_questions": found.mean_of_questions,
+    }
+
+
+def _headlines(questions: Sequence[_Question], prices: Prices, billing: str) -> Columns:
+    parts: dict[str, tuple[_Total, _Total]] = {
+        "tokens_per_s": (_tokens, _seconds),
+        "mat": (_round_tokens, _rounds),
+        "calls_saved": (_calls_saved, _tokens),
+    }
+    for objective, column in OBJECTIVE_COLUMN.items():
+        parts[column] = (_units(objective, prices, billing), _tokens)
+    columns: Columns = {}
+    for name, (top, bottom) in parts.items():
+        ratio = _ratio(questions, top, bottom)
+        columns |= _spread(name, estimate(ratio) if ratio else Estimate())
+    return columns
+
+
+def _comparisons(own: Records, reference: Records, prices: Prices, billing: str) -> Columns:
+    """Compare with server-only decoding over the requests that both finished."""
+    common = own.keys() & reference.keys()
+    mine, base = _by_question(own, common), _by_question(reference, common)
+    same = sum(own[key].output_ids == reference[key].output_ids for key in common)
+    columns: Columns = {"identical_share": same / len(common) if common else None}
+    cost = _units("total_cost", prices, billing)
+    for name, top, bottom in (("speedup", _tokens, _seconds), ("cost_ratio", cost, _tokens)):
+        ratio, other = _ratio(mine, top, bottom), _ratio(base, top, bottom)
+        found = estimate(ratio, other) if ratio and other else Estimate()
+        if own is reference:  # 1 by definition: chance has no part in it
+            found = found._replace(interval=None)
+        columns |= _spread(name, found)
+    return columns
+
+
+def _delays(records: _Question) -> Columns:
+    later = [record for record in records if record.output_tokens > 1]
+    waits = [record.total_s - record.ttft_s for record in later]
+    counts = [record.output_tokens - 1 for record in later]
+    ttft = [record.ttft_s for record in records]
+    columns: Columns = {
+        "ttft_s": math.fsum(ttft) / len(ttft) if ttft else None,
+        "tpot_s": Ratio(waits, counts).value,
+    }
+    samples = {
+        "ttft": ttft,
+        "tpot": [wait / count for wait, count in zip(waits, counts, strict=True)],
+        "latency": [record.total_s for record in records],
+    }
+    for name, values in samples.items():
+        found = percentiles(values, _RANKS)
+        columns |= {f"{name}_p{rank}_s": value for rank, value in zip(_RANKS, found, strict=True)}
+    return columns
+
+
+def _net_j(record: RequestRecord) -> float | None:
+    return record.draft_net_j if _takes_part(record) else 0.0
+
+
+def _known_sum(values: Iterable[float | None]) -> float | None:
+    known = list(values)
+    return None if None in known else math.fsum(value for value in known if value is not None)
+
+
+def _costs(records: _Question, prices: Prices, billing: str) -> Columns:
+    used = sum_quantities(quantities_of(record) for record in records)
+    tokens = used.output_tokens
+    busy, held = (cost_of(used, prices, name) for name in ("busy", "held"))
+    dollars = {
+        "target_busy_usd_per_1m": busy.target_usd,
+        "target_held_usd_per_1m": held.target_usd,
+        "draft_usd_per_1m": busy.draft_usd,
+        "uplink_usd_per_1m": busy.uplink_usd,
+        "downlink_usd_per_1m": busy.downlink_usd,
+        "total_busy_usd_per_1m": busy.total_usd,
+        "total_held_usd_per_1m": held.total_usd,
+    }
+    columns = {name: per_million_tokens(value, tokens) for name, value in dollars.items()}
+    chosen = held if billing == "held" else busy
+    return columns | {
+        # The sum over all requests once more: to the last bit the column that BILLING names.
+        "total_cost_usd_per_1m": per_million_tokens(chosen.total_usd, tokens),
+        "api_cost_usd_per_1m": per_million_tokens(chosen.target_usd, tokens),
+        "uplink_bytes_per_token": per_token(used.uplink_bytes, tokens),
+        "downlink_bytes_per_token": per_token(used.downlink_bytes, tokens),
+        "draft_energy_net_j_per_token": per_token(
+            _known_sum(_net_j(record) for record in records), tokens
+        ),
+        "target_energy_net_j_per_token": per_token(
+            _known_sum(record.target_net_j for record in records), tokens
+        ),
+    }
+
+
+def figures_of(own: Records, reference: Records, prices: Prices, billing: str) -> Columns:
+    """Compute every figure of a row.
+
+    Args:
+        own: The method's finished requests.
+        reference: Those of ``server_only`` under the same conditions; the very same object where
+            the method is the reference.
+        prices: What the user pays.
+        billing: ``busy`` or ``held``: what the objective columns are billed by.
+
+    Returns:
+        The figures by column.
+
+    Raises:
+        ConfigError: If ``billing`` is neither of the two.
+    """
+    questions = _by_question(own, own)
+    records = [record for question in questions for record in question]
+    return {
+        **_headlines(questions, prices, billing),
+        **_comparisons(own, reference, prices, billing),
+        **_delays(records),
+        **_costs(records, prices, billing),
+    }
