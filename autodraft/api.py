@@ -33,6 +33,7 @@ from autodraft.engine.session import Request
 from autodraft.engine.user import UserSide
 from autodraft.errors import AutodraftError, ContextLengthError
 from autodraft.models.tokenizer import Tokenizer
+from autodraft.protocol.messages import MAX_STOP_LENGTH, MAX_STOP_STRINGS
 from autodraft.records import GenerationResult
 from autodraft.settings import ensure_token, token_origin
 
@@ -275,8 +276,7 @@ class Autodraft:
         spec.require_available()
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {max_new_tokens}; it must be at least 1.")
-        if isinstance(stop, str):
-            raise ValueError(f"stop is the text {stop!r}; give a list of strings: [{stop!r}].")
+        _require_stop_strings(stop)
         target = self._user.prepare_for(spec)
         welcome = target.welcome
         limit = answer_limit(max_new_tokens, len(prompt), welcome.max_context)
@@ -299,6 +299,16 @@ class Autodraft:
         except (AutodraftError, KeyboardInterrupt):
             self.close()
             raise
+
+
+def _require_stop_strings(stop: Sequence[str]) -> None:
+    if isinstance(stop, str):
+        raise ValueError(f"stop is the text {stop!r}; give a list of strings: [{stop!r}].")
+    if len(stop) > MAX_STOP_STRINGS or not all(0 < len(text) <= MAX_STOP_LENGTH for text in stop):
+        raise ValueError(
+            f"stop is {list(stop)!r}; it takes at most {MAX_STOP_STRINGS} strings, each of 1 to "
+            f"{MAX_STOP_LENGTH} characters."
+        )
 
 
 def _result(text: str, request: Request) -> GenerationResult:

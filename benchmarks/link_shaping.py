@@ -39,14 +39,15 @@ from autodraft.units import MS_PER_S
 RTTS_MS: Final = (20, 100)
 """Beside 0, the unshaped link, with which they are compared."""
 TURNS: Final = 20
-QUICK_TURNS: Final = 5
-TOKENS: Final = 48
+QUICK_TURNS: Final = 4
+TOKENS: Final = 32
 HOST: Final = "127.0.0.1"
 TOKEN: Final = "link-shaping"
 DTYPE: Final = "float32"
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 10.0
 POLL_S: Final = 0.05
+DIGITS: Final = 4
 WANTED_MS: Final = 1.0
 WANTED_SHARE: Final = 0.05
 
@@ -63,6 +64,7 @@ METHODS: Final = {
         node_budget=CHAIN_DEPTH,
     ),
 }
+WARMUP: Final = [(name, 0) for name in METHODS]
 QUESTIONS: Final = (
     "Why is the sky blue?",
     "Write a short story about a lighthouse keeper.",
@@ -83,8 +85,8 @@ class Answer:
         token_ids: The answer.
         ttft_s: Submit to first token.
         total_s: Submit to last token.
-        link_s: For each round that crossed the link: the wait for its reply, less the server's own
-            queue and verification.
+        link_s: For each round: the wait for its reply, less the server's own queue and
+            verification. Of use where the round crossed the link.
     """
 
     token_ids: tuple[int, ...]
@@ -103,6 +105,11 @@ class Answer:
     def tpot_s(self) -> float:
         """Mean seconds of a token after the first."""
         return (self.total_s - self.ttft_s) / (len(self.token_ids) - 1)
+
+    @property
+    def steps(self) -> int:
+        """Rounds; in plain decoding, single-token steps."""
+        return len(self.link_s) or len(self.token_ids) - 1
 
 
 Turn = dict[tuple[str, int], Answer]
@@ -133,12 +140,12 @@ def measure(
     order = random.Random(seed)
     cells = [(name, rtt) for name in METHODS for rtt in (0, *rtts_ms)]
     measured = Measured([], {rtt: [] for rtt in (0, *rtts_ms)})
-    for number in range(-1, turns):
+    for number in range(-1, turns):  # the first one warms everything up
         question = QUESTIONS[number % len(QUESTIONS)]
         prompt = engine.encode_chat([{"role": "user", "content": question}])
         turn: Turn = {}
         order.shuffle(cells)
-        for name, rtt in cells:
+        for name, rtt in cells if number >= 0 else WARMUP:
             engine.use_network(NetworkSetting(rtt_ms=rtt))
             ping_s = engine.measure_rtt()
             result = engine.run(prompt_ids=prompt, method=METHODS[name], max_new_tokens=tokens)
@@ -146,7 +153,7 @@ def measure(
             if number >= 0:
                 measured.pings_s[rtt].append(ping_s)
         require_equal(turn)
-        if number >= 0:  # the first one warms everything up
+        if number >= 0:
             measured.turns.append(turn)
     return measured
 
@@ -166,7 +173,7 @@ def require_equal(turn: Turn) -> None:
 
 
 def _ms(seconds: Sequence[float]) -> float:
-    return statistics.median(seconds) * MS_PER_S
+    return round(statistics.median(seconds) * MS_PER_S, DIGITS)
 
 
 def round_figures(measured: Measured, rtt_ms: int) -> dict[str, float]:
@@ -203,6 +210,7 @@ def method_figures(measured: Measured, name: str, rtt_ms: int) -> dict[str, floa
         "ttft_added_ms": _ms([one.ttft_s - other.ttft_s for one, other in pairs]),
         "tpot_change": statistics.median(one.tpot_s / other.tpot_s - 1 for one, other in pairs),
         "speedup": plain_s / total_s,
+        "mat": sum(len(one.token_ids) - 1 for one in answers) / sum(one.steps for one in answers),
         "ttft_over_server_only_ms": _ms([one.ttft_s - other.ttft_s for one, other in against]),
     }
 
@@ -247,14 +255,14 @@ def report(found: Mapping[str, Any]) -> None:
     )
     print()
     common.print_table(
-        ["method, round trip", "tokens/s", "TTFT ms", "added", "TPOT ms", "change", "speed-up"],
+        ["method, round trip", "tokens/s", "TTFT ms", "added", "TPOT ms", "change", "speed-up", "MAT"],
         [
             [
                 f"{name}, {rtt} ms",
                 *(_number(one[key]) for key in ("tokens_per_s", "ttft_ms", "ttft_added_ms")),
                 _number(one["tpot_ms"]),
                 _share(one, "tpot_change"),
-                f"{one['speedup']:.2f}",
+                *(_number(one[key]) for key in ("speedup", "mat")),
             ]
             for name in METHODS
             for rtt, one in ((rtt, by_rtt[rtt]["methods"][name]) for rtt in by_rtt)

@@ -38,11 +38,13 @@ from evaluation.plan import load_questions, make_plan, require_methods
 from evaluation.resume import Wish, choose_run, resolved_text
 from evaluation.runner import Engine
 from evaluation.store import RESOLVED_FILE, RunStore, make_run_id
+from evaluation.tuning import StoredTuning
 
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 _RESULTS: Final = Path(__file__).resolve().parent.parent / "results"
 _OFFLINE_VARIABLES: Final = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
+_TUNING_FOLDER: Final = "tuning"  # below the data folder
 _TRUE_WORDS: Final = frozenset({"1", "on", "yes", "true"})  # as huggingface_hub reads them
 
 
@@ -163,6 +165,10 @@ def _locations(config: ExperimentConfig, download: bool) -> Locations:
     )
 
 
+def _tuned(config: ExperimentConfig, locations: Locations) -> StoredTuning:
+    return StoredTuning(settings.data_dir() / _TUNING_FOLDER, config, locations)
+
+
 def _create_store(loaded: LoadedConfig, root: Path) -> RunStore:
     run_id = make_run_id(resolved_text(loaded.config), datetime.now(timezone.utc).date())
     store = RunStore.create(root, loaded.source.stem, run_id)
@@ -193,16 +199,17 @@ def _console(stderr: bool = False) -> Console:
 def _run(arguments: argparse.Namespace, argv: Sequence[str], make_engine: EngineFactory) -> int:
     consoles = Consoles(_console(), _console(stderr=True))
     loaded = load_config(arguments.config, _overrides(arguments))
-    plan = make_plan(loaded.config)
+    root, dry = arguments.output.absolute(), loaded.config.run.dry_run
+    locations = _locations(loaded.config, download=not dry)
+    plan = make_plan(loaded.config, _tuned(loaded.config, locations))
     for warning in (*loaded.warnings, *plan.notes, *overlaps(plan.benches)):
         consoles.err.print(f"warning: {warning}", soft_wrap=True)
-    root = arguments.output.absolute()
-    if loaded.config.run.dry_run:
+    if dry:
         rates = find_rates(root, loaded.config, arguments.assume_tokens_per_s)
-        print_dry_run(consoles.out, plan, _locations(loaded.config, download=False), rates)
+        print_dry_run(consoles.out, plan, locations, rates)
         return 0
     require_methods(plan)
-    questions = load_questions(plan, _locations(loaded.config, download=True))
+    questions = load_questions(plan, locations)
     with Interrupts() as interrupts, _opened_store(loaded, root, _wish(arguments)) as opened:
         store, goes_on = opened
         take = continued_manifest if goes_on else new_manifest

@@ -5,7 +5,9 @@ No engine is made, no server asked, nothing downloaded and nothing written.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -16,11 +18,11 @@ from evaluation.estimate import Rates, basis, target_cost_usd
 from evaluation.plan import Condition, Plan, load_measured
 from evaluation.progress import format_duration
 
-_HEADINGS = (
+_HEADINGS: Final = (
     "benchmark", "network", "method", "seed", "questions", "repeats", "requests", "at most", "state"
 )  # fmt: skip
-_RIGHT = frozenset({"seed", "questions", "repeats", "requests", "at most"})
-_LEAST_WIDTH = 100  # columns
+_UNBOUNDED: Final = 10_000  # columns
+_RIGHT: Final = frozenset({"seed", "questions", "repeats", "requests", "at most"})
 
 
 @dataclass
@@ -45,10 +47,10 @@ def print_dry_run(console: Console, plan: Plan, locations: Locations, rates: Rat
         locations: Where question files may be taken from.
         rates: Speed of the methods.
     """
-    console.width = max(console.width, _LEAST_WIDTH)
-    table = Table(title="Plan", title_justify="left")
+    table = Table(title="Plan", title_justify="left", box=box.SIMPLE_HEAD)
+    table.pad_edge, table.collapse_padding = False, True
     for heading in _HEADINGS:
-        table.add_column(heading, justify="right" if heading in _RIGHT else "left")
+        table.add_column(heading, justify="right" if heading in _RIGHT else "left", no_wrap=True)
     stories: dict[str, None] = {}
     questions: dict[str, tuple[Question, ...] | None] = {}
     for bench in plan.benches:
@@ -68,6 +70,9 @@ def print_dry_run(console: Console, plan: Plan, locations: Locations, rates: Rat
         if asked and condition.network not in warm:
             warm.add(condition.network)
             totals.warm_up_s += _warm_up_s(plan, condition, asked, rates)
+    # On a narrower terminal lines break; names and figures are never cut.
+    unbounded = console.options.update(max_width=_UNBOUNDED)
+    console.width = max(console.width, console.measure(table, options=unbounded).maximum)
     console.print(table)
     _print_totals(console, plan, totals, rates)
     for story in stories:
@@ -79,7 +84,7 @@ def _state(spec: MethodSpec, asked: Sequence[Question] | None) -> tuple[str, str
     try:
         spec.require_available()
     except ConfigError as error:
-        notes, story = ["method not available yet"], str(error)
+        notes, story = ["not available yet"], str(error)
     else:
         notes, story = [], ""
     if asked is None:

@@ -6,7 +6,7 @@ This module knows no command line and no environment.
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rich.console import Console
 
@@ -22,7 +22,7 @@ from evaluation.report import Results, energy_methods, print_results, write_resu
 from evaluation.runner import Engine, Surroundings, run_plan
 from evaluation.store import RunStore
 
-EXIT_FAILED = 1
+EXIT_FAILED: Final = 1
 
 EngineFactory = Callable[[ExperimentConfig], Engine]
 
@@ -143,7 +143,7 @@ class Experiment:
         return self._conclude(status)
 
     def _conclude(self, status: str) -> Results:
-        results = write_results(self.store, self.plan.config.objective)
+        results = write_results(self.store, self.plan.config.objective, self.plan.table_order)
         self.manifest.conclude(status, energy_methods(results.rows))
         print_results(self.consoles.out, results, self.store.folder)
         return results

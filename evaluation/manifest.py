@@ -187,8 +187,8 @@ def _sides(
 ) -> list[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     """Return target, draft and the server's own draft of two descriptions; empty where missing."""
     sides = [(side, first.get(side) or {}, other.get(side) or {}) for side in _SIDES]
-    target = sides[0]
-    return [*sides, ("server's draft", *(each.get("draft") or {} for each in target[1:]))]
+    _, before, after = sides[0]
+    return [*sides, ("server's draft", before.get("draft") or {}, after.get("draft") or {})]
 
 
 def _changed(before: Any, after: Any) -> list[str]:

@@ -5,18 +5,16 @@ and a seed is a `Condition`: within it the methods are compared. This module sta
 writes no file.
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Protocol, TypeAlias
 
-import msgspec
-
 from autodraft.config import ExperimentConfig, MethodSpec, NetworkSetting
 from evaluation.datasets import Locations, Question, first_questions, hold_out, load_bench
 from evaluation.lines import Case
 from evaluation.metrics import REFERENCE_METHOD
+from evaluation.tuning import hash_questions
 
 Questions: TypeAlias = Mapping[str, tuple[Question, ...]]
 
@@ -95,8 +93,9 @@ class Plan:
 
     @property
     def methods(self) -> tuple[MethodSpec, ...]:
-        """The methods as the configuration names them, in the order of the tables."""
-        return self.config.methods()
+        """The methods, one of each label, in the order of the tables."""
+        every = (spec for condition in self.conditions for spec in condition.methods)
+        return tuple({spec.label: spec for spec in every}.values())
 
     @property
     def benches(self) -> tuple[str, ...]:
@@ -149,9 +148,7 @@ def make_plan(config: ExperimentConfig, tuned: Tuned | None = None) -> Plan:
     methods = config.methods()
     notes: dict[tuple[str, str], str] = {}
     conditions = []
-    # The same setting twice in the lists, as in RTT_MS=0,0, is one setting.
-    networks = tuple(dict.fromkeys(config.network.settings()))
-    for bench, network in product(config.dataset.benches, networks):
+    for bench, network in product(config.dataset.benches, config.network.settings()):
         shaped = []
         for spec in methods:
             found = tuned.shape(spec, bench, network) if spec.tuned else None
@@ -213,7 +210,7 @@ def fixed_part(plan: Plan, questions: Questions) -> dict[str, Any]:
     """
     return {
         "questions": {
-            bench: {"count": len(questions[bench]), "sha256": _hash_questions(questions[bench])}
+            bench: {"count": len(questions[bench]), "sha256": hash_questions(questions[bench])}
             for bench in plan.benches
         },
         "methods": [
@@ -228,8 +225,3 @@ def fixed_part(plan: Plan, questions: Questions) -> dict[str, Any]:
             for spec in condition.methods
         ],
     }
-
-
-def _hash_questions(questions: tuple[Question, ...]) -> str:
-    data = msgspec.json.encode([(item.id, item.turns, item.form, item.stop) for item in questions])
-    return hashlib.sha256(data).hexdigest()

@@ -1,4 +1,4 @@
-"""Which run an experiment goes on with: the newest of the same configuration, unless told otherwise.
+"""Which run an experiment goes on with: the newest of the same configuration, or as it is told.
 
 This module reads configurations only. It knows no engine and no records, and writes nothing.
 """

@@ -5,6 +5,7 @@ same way to go on after it was ended; what is special is its plan, its questions
 are stored for later runs. This module knows no command line and no environment.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -41,8 +42,6 @@ from evaluation.tuning import (
 EXPERIMENT_SUFFIX: Final = "-tune"
 """What the name of the experiment's folder ends with."""
 
-_LEAST_WIDTH: Final = 100  # columns
-
 # which question, turn and repeat
 _Key: TypeAlias = tuple[int | str, int, int]
 
@@ -58,13 +57,12 @@ def tuning_plan(config: ExperimentConfig) -> Plan:
     """
     shapes = [shape for spec in tuned_methods(config) for shape in candidates(spec, config)]
     methods = (config.method(REFERENCE_METHOD), *shapes)
-    networks = tuple(dict.fromkeys(config.network.settings()))
     seed = config.seeds()[0]
     return Plan(
         config,
         tuple(
             Condition(bench, network, seed, methods)
-            for bench, network in product(config.dataset.benches, networks)
+            for bench, network in product(config.dataset.benches, config.network.settings())
         ),
     )
 
@@ -138,8 +136,13 @@ def tune(
             continue
         path = write_tuning(folder, tuning)
         for objective in plan.config.objective.objective_metrics:
-            out.width = max(out.width, _LEAST_WIDTH)
-            out.print(_choice_table(name, tuning, plan.config, objective))
+            out.print(
+                f"{name}: tuned for {objective} at cs "
+                f"{plan.config.objective.base_cost_sensitivity:g} on {tuning.questions} validation "
+                "questions",
+                soft_wrap=True,
+            )
+            _print_table(out, _choice_table(tuning, plan.config, objective))
         out.print(f"Stored in {path}", soft_wrap=True)
     return code
 
@@ -159,21 +162,21 @@ def _sum_up(
     finished = {label: own for label, own in records.items() if own}
     common = set.intersection(*(set(own) for own in finished.values()))
     shapes = [
-        _measured(spec, [finished[spec.label][key] for key in sorted(common, key=str)])
+        _measured(spec, [finished[spec.label][key] for key in common])
         for spec in condition.methods
         if spec.label in finished and common
     ]
     if len(shapes) < 2 or any(not s.quantities.output_tokens or not s.seconds for s in shapes):
         return None
-    last = experiment.manifest.sessions[-1]
+    last = experiment.manifest.sessions[-1] if experiment.manifest.sessions else {}
     return Tuning(
         key=key_of(plan.config, condition.bench, condition.network),
         questions_sha256=hash_questions(validation.held_out[condition.bench]),
         questions=len({question_id for question_id, _, _ in common}),
         requests=len(common),
         max_new_tokens=plan.config.run.max_new_tokens,
-        measured_at=last["ended_at"],
-        commit=last["commit"],
+        measured_at=last.get("ended_at"),
+        commit=last.get("commit"),
         run=str(experiment.store.folder),
         shapes=tuple(shapes),
     )
@@ -203,7 +206,7 @@ def _measured(spec: MethodSpec, records: Sequence[RequestRecord]) -> Measured:
         width=spec.width,
         max_depth=spec.max_depth,
         node_budget=spec.node_budget,
-        seconds=sum(record.total_s for record in records),
+        seconds=math.fsum(record.total_s for record in records),
         quantities=sum_quantities(quantities_of(record) for record in records),
     )
 
@@ -211,21 +214,20 @@ def _measured(spec: MethodSpec, records: Sequence[RequestRecord]) -> Measured:
 # -------------------------------------------------------------------------------------- on consoles
 
 
-def _choice_table(name: str, tuning: Tuning, config: ExperimentConfig, objective: str) -> Table:
-    table = Table(
-        title=f"{name}: tuned for {objective} at cs {config.objective.base_cost_sensitivity:g} on "
-        f"{tuning.questions} validation questions",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-    )
+def _print_table(console: Console, table: Table) -> None:
+    # On a narrower terminal lines break; names and figures are never cut.
+    console.width = max(console.width, console.measure(table).maximum)
+    console.print(table)
+
+
+def _choice_table(tuning: Tuning, config: ExperimentConfig, objective: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     energy = OBJECTIVE_UNITS[objective] == "j"
     headings = ["chosen shape", "score", "tokens/s", "$/1M tokens", "runner-up"]
     headings += [f"{objective} J/token"] if energy else []
     table.add_column("method", no_wrap=True)
     for heading in headings:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for spec in (spec for spec in config.methods() if spec.tuned):
         ranked = choices(tuning, spec, config, objective)
         if not ranked:
@@ -249,7 +251,7 @@ def _shape(scored: Scored) -> str:
     shape = scored.measured
     if shape.width == 1:
         return f"d={shape.max_depth}"
-    return f"width {shape.width}, depth {shape.max_depth}, {shape.node_budget} nodes"
+    return f"w{shape.width} d{shape.max_depth} n{shape.node_budget}"
 
 
 def _score(scored: Scored, objective: str) -> str:
@@ -272,11 +274,12 @@ def print_tuning_dry_run(console: Console, plan: Plan, locations: Locations, rat
         locations: Where question files may be taken from.
         rates: Speed of the methods.
     """
-    console.width = max(console.width, _LEAST_WIDTH)
-    table = Table(title="Plan of the tuning", title_justify="left")
+    table = Table(
+        title="Plan of the tuning", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+    )
     for heading in ("benchmark", "network", "method", "shapes", "questions", "requests", "at most"):
         left = heading in ("benchmark", "network", "method")
-        table.add_column(heading, justify="left" if left else "right")
+        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
     stories: dict[str, None] = {}
     questions: dict[str, Sequence[Question]] = {}
     for bench in plan.benches:
@@ -293,7 +296,7 @@ def print_tuning_dry_run(console: Console, plan: Plan, locations: Locations, rat
             head = [condition.bench, condition.network.label, label, str(len(shapes))]
             cells = estimate.add(condition, label, shapes, asked) if asked else ["–"] * 3
             table.add_row(*head, *cells)
-    console.print(table)
+    _print_table(console, table)
     console.print(estimate.in_words(), soft_wrap=True)
     for story in stories:
         console.print(f"would stop the tuning: {story}", soft_wrap=True)

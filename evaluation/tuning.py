@@ -110,6 +110,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """All that was measured for one key.
 
     Attributes:
+        schema_version: Version of this form.
         key: What it was measured for.
         questions_sha256: Hash of the validation questions, see `hash_questions`.
         questions: Validation questions that server-only and every candidate answered.
@@ -119,9 +120,9 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
         commit: Commit of AutoDraft; ``None`` without a checkout.
         run: Folder of the run with all records.
         shapes: Server-only decoding and the candidates.
-        schema_version: Version of this form.
     """
 
+    schema_version: int = SCHEMA_VERSION
     key: TuningKey
     questions_sha256: str
     questions: int
@@ -131,7 +132,6 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     commit: str | None
     run: str
     shapes: tuple[Measured, ...]
-    schema_version: int = SCHEMA_VERSION
 
     @property
     def reference(self) -> Measured:

@@ -215,9 +215,9 @@ class HostedSession:
 
     async def _decode(self, verifier: Verifier) -> None:
         """Stream single-token decoding until the answer ends or the client says stop."""
-        while verifier.finish is None and not self._stop_wanted:
+        while not self._over(verifier):
             timed = await self._run(verifier.step)
-            last = verifier.finish is not None or self._stop_wanted
+            last = self._over(verifier)
             await self._host.send(
                 msg.Tokens(
                     pack_tokens([timed.value]),
@@ -235,17 +235,20 @@ class HostedSession:
         """Stream rounds until the answer ends or the client says stop."""
         last = False
         try:
-            if verifier.finish is None:
+            if not self._over(verifier):
                 await self._run(in_place.start, self._first_token)
-            while verifier.finish is None and not self._stop_wanted:
+            while not self._over(verifier):
                 timed = await self._run(in_place.round)
-                last = verifier.finish is not None or self._stop_wanted
+                last = self._over(verifier)
                 await self._host.send(_block(timed, _FINISH[verifier.finish], last))
         finally:
             self._draft_s += in_place.draft_s
             in_place.finish()
         if not last:
             await self._host.send(msg.Block(b"", _FINISH[verifier.finish], True))
+
+    def _over(self, verifier: Verifier) -> bool:
+        return verifier.finish is not None or self._stop_wanted
 
     def _in_place(self, request: msg.Speculate, verifier: Verifier) -> InPlace:
         """Return the rounds that a client asks for, within what the server allows."""

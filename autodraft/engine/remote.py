@@ -214,8 +214,9 @@ class RemoteTarget:
         """
         if self._stream is not None:
             self._link.send(msg.Stop())
-            for _ in self._pieces(self._stream):
+            while not self._link.receive(self._stream).last:
                 pass
+            self._stream = None
         closed = self._link.request(msg.Close(), msg.Closed)
         return Bill(
             closed.forwards,

@@ -126,7 +126,7 @@ class Conversation:
             max_depth=self._config.max_depth,
             max_frame_bytes=DEFAULT_MAX_FRAME_BYTES,
             energy_method=meter.method if meter else "modelled",
-            draft=draft and _draft_info(draft),
+            draft=None if draft is None else _draft_info(draft),
         )
 
     def _max_context(self, model: LoadedModel) -> int:

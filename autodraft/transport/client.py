@@ -108,13 +108,14 @@ class Link:
         """Send one message.
 
         Raises:
-            LinkClosed: If the connection has ended.
+            RemoteError: If the server has reported an error and closed the connection.
+            LinkClosed: If the connection has ended otherwise.
         """
         frame = encode(message)
         try:
             self._socket.send(frame)
         except ConnectionClosed as error:
-            raise self._closed(error) from error
+            raise self._last_word() or self._closed(error) from error
         self.uplink_bytes += len(frame)
 
     def receive(self, expected: type[Reply], timeout_s: float = REPLY_TIMEOUT_S) -> Reply:
@@ -140,10 +141,7 @@ class Link:
         self.downlink_bytes += len(frame)
         message = decode_server(frame)
         if isinstance(message, Error):
-            raise RemoteError(
-                f"The target server at {self.address} refused: {message.message}",
-                message.code.name,
-            )
+            raise self._refused(message)
         if not isinstance(message, expected):
             raise ProtocolError(
                 f"The server at {self.address} sent {type(message).__name__} where "
@@ -172,6 +170,25 @@ class Link:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _last_word(self) -> RemoteError | None:
+        """Return the error that a server reported before it closed the connection, if it did.
+
+        Messages that are sent without waiting for an answer can meet a connection that the answer
+        to the first of them has ended.
+        """
+        with contextlib.suppress(ConnectionClosed, TimeoutError, ProtocolError):
+            while True:
+                frame = self._socket.recv(timeout=0)
+                message = decode_server(frame) if isinstance(frame, bytes) else None
+                if isinstance(message, Error):
+                    return self._refused(message)
+        return None
+
+    def _refused(self, error: Error) -> RemoteError:
+        return RemoteError(
+            f"The target server at {self.address} refused: {error.message}", error.code.name
+        )
 
     def _closed(self, error: ConnectionClosed) -> LinkClosed:
         return LinkClosed(

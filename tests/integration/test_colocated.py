@@ -1,5 +1,6 @@
 """Co-located methods: the server drafts, and the answer is the target's own all the same."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from autodraft.config import (
     RuntimeConfig,
 )
 from autodraft.errors import RemoteError
+from autodraft.protocol import messages as msg
+from autodraft.transport.client import Link
 from tests.local_server import LocalServer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -164,6 +167,26 @@ def test_an_early_end_of_the_stream_leaves_the_link_ready(engine: Autodraft) -> 
         next(stream)
         stream.close()
     assert len(engine.run(PROMPT, method=spec("chain"), max_new_tokens=5).token_ids) == 5
+
+
+@pytest.mark.parametrize("stop", [[""], ["x" * 257], ["x"] * 17, "\ndef"])
+def test_stop_strings_that_no_server_takes_are_refused_before_they_are_sent(
+    engine: Autodraft, stop: list[str] | str
+) -> None:
+    with pytest.raises(ValueError, match="stop is"):
+        engine.run(PROMPT, method=SERVER_ONLY, stop=stop)
+
+
+def test_an_error_reaches_the_client_through_messages_sent_ahead(server: LocalServer) -> None:
+    def go_on(link: Link) -> None:
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            link.send(msg.Ping())
+
+    with Link("127.0.0.1", server.port, None) as link:
+        link.send(msg.Open(5, 8, "early"))
+        with pytest.raises(RemoteError, match="Say Hello first"):
+            go_on(link)
 
 
 def test_another_link_is_used_from_the_next_request_on(engine: Autodraft) -> None:

@@ -5,7 +5,6 @@ connection with a typed error, and the next client is served as if nothing had h
 """
 
 import random
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

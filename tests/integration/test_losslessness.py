@@ -51,6 +51,8 @@ SPECS = [
     MethodSpec(method="lookup", width=0, max_depth=6, node_budget=20),
     MethodSpec(method="chain", width=1, max_depth=5, node_budget=5, retrieval=True),
     MethodSpec(method="opt_tree", width=6, max_depth=6, node_budget=20, retrieval=True),
+    MethodSpec(method="chain", placement="server", width=1, max_depth=5, node_budget=5),
+    MethodSpec(method="opt_tree", placement="server", width=6, max_depth=6, node_budget=20),
 ]
 RETRIEVING = [spec for spec in SPECS if spec.retrieval or spec.method == "lookup"]
 REPEATING_PROMPT = (
@@ -174,7 +176,7 @@ def test_figures_of_one_request_agree_with_each_other(
     assert record.target_busy_s <= record.target_held_s <= record.total_s + 1.0
     assert all(r.verify_s + r.queue_s <= r.wait_s <= r.round_s for r in rounds)
     assert all(r.uplink_bytes <= 4 * r.num_nodes + 32 for r in rounds)
-    assert record.energy_method == "modelled"
+    assert record.draft_energy_method == record.target_energy_method == "modelled"
     assert description["target"]["dtype"] == "float32"
     json.dumps(description)
 
@@ -198,3 +200,21 @@ def test_streamed_text_is_the_whole_text(server: TargetProcess, tmp_path: Path) 
         pieces = list(engine.stream(prompt, method="chain", max_new_tokens=32))
         whole = engine.run(prompt, method="server_only", max_new_tokens=32)
     assert "".join(pieces) == whole.text
+
+
+def test_a_stop_string_ends_every_method_at_the_same_token(server: TargetProcess) -> None:
+    prompt = "Explain photosynthesis to a child."
+    with engine_for(server, EMBEDDED_DRAFT) as engine:
+        whole = engine.run(prompt, method="server_only", max_new_tokens=40)
+        stop = [whole.text[24:29], "never said"]
+        results = [engine.run(prompt, method=spec, max_new_tokens=40, stop=stop) for spec in SPECS]
+        pieces = list(engine.stream(prompt, method=SPECS[2], max_new_tokens=40, stop=stop))
+    first = results[0]
+    assert first.text == whole.text[: whole.text.index(stop[0])]
+    assert first.finish_reason == "stop"
+    assert first.token_ids == whole.token_ids[: len(first.token_ids)]
+    assert len(first.token_ids) < len(whole.token_ids)
+    for result in results[1:]:
+        assert (result.token_ids, result.text) == (first.token_ids, first.text)
+        assert result.finish_reason == "stop"
+    assert "".join(pieces) == first.text

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from autodraft.config import ExperimentConfig, MethodSpec, ModelsConfig
+from autodraft.config import ExperimentConfig, MethodSpec, ModelsConfig, NetworkSetting
 from autodraft.errors import AutodraftError
 from autodraft.records import GenerationResult, RequestRecord, RoundRecord
 from evaluation.lines import Case, RequestLine
@@ -111,27 +111,50 @@ class FakeEngine:
 
     def __init__(self, failure: Failure = lambda _method, _messages: None) -> None:
         self.asked: list[tuple[str, Messages]] = []
+        self.prompts: list[tuple[int, ...]] = []
+        self.methods: list[MethodSpec] = []
+        self.stops: list[tuple[str, ...]] = []
         self.events: list[str] = []
+        self.encoded = 0
         self.max_new_tokens: set[int] = set()
+        self.described: dict[str, Any] = {
+            "target": {"model": "fake", "revision": "1", "device": "a CPU"},
+            "draft": {"model": "fake draft", "device": "a CPU"},
+        }
         self._failure = failure
 
     def connect(self) -> None:
         self.events.append("connect")
 
+    def use_network(self, setting: NetworkSetting) -> None:
+        self.events.append(setting.label)
+
     def measure_rtt(self) -> float:
         return 0.012
 
     def describe(self) -> dict[str, Any]:
-        return {"target": "fake"}
+        return self.described
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        self.encoded += 1
         return [ord(letter) for letter in json.dumps([dict(message) for message in messages])]
 
+    def encode_text(self, text: str) -> list[int]:
+        return self.encode_chat([{"role": "text", "content": text}])
+
     def run(
-        self, *, prompt_ids: Sequence[int], method: MethodSpec, max_new_tokens: int
+        self,
+        *,
+        prompt_ids: Sequence[int],
+        method: MethodSpec,
+        max_new_tokens: int,
+        stop: Sequence[str] = (),
     ) -> GenerationResult:
         messages = json.loads("".join(map(chr, prompt_ids)))
         self.asked.append((method.label, messages))
+        self.prompts.append(tuple(prompt_ids))
+        self.methods.append(method)
+        self.stops.append(tuple(stop))
         self.max_new_tokens.add(max_new_tokens)
         if (error := self._failure(method.label, messages)) is not None:
             raise error
@@ -161,10 +184,30 @@ class ListSink:
 
 
 class CountingProgress:
-    """Counts the requests that are done."""
+    """Counts the requests that are done, and keeps the notes."""
 
     def __init__(self) -> None:
         self.done = 0
+        self.notes: list[str] = []
 
-    def advance(self, line: RequestLine, requests: int) -> None:
+    def advance(self, line: RequestLine) -> None:
+        self.done += 1
+
+    def skip(self, requests: int) -> None:
         self.done += requests
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+class Watcher:
+    """Remembers what it was told of the link."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def linked(self, network: NetworkSetting) -> None:
+        self.seen.append(network.label)
+
+    def relinked(self) -> None:
+        self.seen.append("again")

@@ -1,97 +1,27 @@
 """The command line from end to end, with a fake engine: files, exit codes, messages."""
 
 import csv
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from autodraft.config import ExperimentConfig
 from autodraft.config_io import load_config
-from autodraft.errors import AutodraftError, ConnectError, ContextLengthError, LinkClosed
-from evaluation.cli import main
-from evaluation.runner import Engine
-from tests.unit.evaluation_fakes import FakeEngine, Messages
+from autodraft.errors import ConnectError, ContextLengthError, LinkClosed
+from evaluation.datasets import Locations, Question, load_bench
+from tests.unit.evaluation_fakes import FakeEngine
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNNER = ROOT / "evaluation" / "run_main_experiment_overall_performance.sh"
-METHODS = "server_only,chain,fixed_tree,opt_tree"
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    path = tmp_path / "example.xml"
-    path.write_text(
-        f"""<experiment_config>
-  <models>
-    <BASE_MODEL_PATH>embedded:smollm2-135m-instruct</BASE_MODEL_PATH>
-    <DRAFT_MODEL_PATH>embedded:smollm2-draft</DRAFT_MODEL_PATH>
-  </models>
-  <dataset><BENCHES_CSV>quick</BENCHES_CSV></dataset>
-  <algorithms><METHODS_CSV>{METHODS}</METHODS_CSV></algorithms>
-</experiment_config>
-"""
-    )
-    return path
-
-
-class Harness:
-    """Calls the command line with one fake engine and looks at what it left."""
-
-    def __init__(self, config: Path, output: Path, engine: FakeEngine) -> None:
-        self.config = config
-        self.output = output
-        self.engine = engine
-        self.made: list[ExperimentConfig] = []
-
-    def __call__(self, *options: str) -> int:
-        def make_engine(config: ExperimentConfig) -> Engine:
-            self.made.append(config)
-            return self.engine
-
-        given = ["run", str(self.config), "--output", str(self.output), *options]
-        return main(given, make_engine)
-
-    @property
-    def folder(self) -> Path:
-        (folder,) = (self.output / "example").iterdir()
-        return folder
-
-    def lines(self, name: str = "requests.jsonl") -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]
-
-    def manifest(self) -> dict[str, Any]:
-        manifest: dict[str, Any] = json.loads((self.folder / "manifest.json").read_text())
-        return manifest
-
-
-@pytest.fixture
-def harness(config: Path, tmp_path: Path) -> Harness:
-    return Harness(config, tmp_path / "out", FakeEngine())
-
-
-def fail_at(number: int, error: BaseException) -> FakeEngine:
-    """Return an engine that fails on its so-manyth request."""
-    count = 0
-
-    def failure(label: str, messages: Messages) -> AutodraftError | None:
-        nonlocal count
-        count += 1
-        if count == number:
-            raise error
-        return None
-
-    return FakeEngine(failure)
 
 
 def test_a_run_writes_every_file_and_exits_with_0(harness: Harness) -> None:
     assert harness("--limit", "2") == 0
-    assert sorted(path.name for path in harness.folder.iterdir()) == [
+    assert sorted(path.name for path in harness.folder.glob("[!.]*")) == [
+        "categories.csv",
         "config.resolved.yaml",
         "config.xml",
         "manifest.json",
@@ -129,28 +59,34 @@ def test_the_manifest_tells_where_the_run_comes_from(harness: Harness) -> None:
     manifest = harness.manifest()
     assert manifest["status"] == "finished"
     assert manifest["run_id"] == harness.folder.name
-    assert manifest["argv"][:4] == ["python", "-m", "evaluation", "run"]
-    assert manifest["argv"][-2:] == ["--limit", "1"]
-    assert {"commit", "dirty", "host"} <= manifest.keys()
-    assert manifest["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert manifest["engine"] == {"target": "fake"}
-    assert manifest["rtt_s"] == 0.012
+    (session,) = manifest["sessions"]
+    assert session["argv"][:4] == ["python", "-m", "evaluation", "run"]
+    assert session["argv"][-2:] == ["--limit", "1"]
+    assert session["status"] == "finished"
+    assert session["started_at"] <= session["ended_at"]
+    assert {"commit", "dirty", "host"} <= session.keys()
+    assert manifest["networks"] == ["unshaped"]
+    assert manifest["seeds"] == [4]
+    assert session["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert session["engine"] == harness.engine.described
+    assert session["rtt_s"] == {"unshaped": 0.012}
     assert manifest["energy_methods"] == ["modelled"]
     assert manifest["prices"]["TARGET_PER_HOUR_COST"] == 1.208
-    assert manifest["questions"] == {"quick": 1}
+    assert manifest["questions"]["quick"]["count"] == 1
     assert [method["label"] for method in manifest["methods"]] == METHODS.split(",")
 
 
 def test_the_engine_is_closed_after_the_run(harness: Harness) -> None:
     harness("--limit", "1")
-    assert harness.engine.events == ["connect", "close"]
+    assert harness.engine.events == ["connect", "unshaped", "close"]
 
 
-def test_a_second_run_does_not_touch_the_first(harness: Harness) -> None:
+def test_a_fresh_run_does_not_touch_the_first(harness: Harness) -> None:
     assert harness("--limit", "1") == 0
     before = {path: path.read_bytes() for path in harness.folder.glob("*.*")}
-    assert harness("--limit", "1") == 0
-    assert len(list((harness.output / "example").iterdir())) == 2
+    assert harness("--limit", "1", "--fresh") == 0
+    assert len(harness.folders) == 2
+    assert harness.folders[1].name == harness.folders[0].name + "-2"
     assert all(path.read_bytes() == data for path, data in before.items())
 
 
@@ -168,14 +104,16 @@ def test_a_lost_server_stops_the_run_with_a_summary_of_what_was_finished(
     harness: Harness, capsys: pytest.CaptureFixture[str]
 ) -> None:
     harness.engine = fail_at(6, LinkClosed("The server went away. Start it again."))
-    assert harness("--limit", "2", "--set", "run.WARMUP_QUESTIONS=0") == 1
+    options = ("--set", "run.WARMUP_QUESTIONS=0", "--set", "run.RETRIES=0")
+    assert harness("--limit", "2", *options) == 1
     assert [line["status"] for line in harness.lines()] == ["ok"] * 5 + ["error"]
     assert harness.manifest()["status"] == "stopped"
     assert (harness.folder / "summary.csv").read_text().count("\n") == 5
     captured = capsys.readouterr()
     assert "server_only" in captured.out
     assert (
-        "error: The server went away. Start it again. The run stopped after 5 of 8" in captured.err
+        "error: The server went away. Start it again. The run stopped after 5 of 8 requests; these "
+        "are in the files above. Go on later with --resume." in captured.err
     )
     assert "Traceback" not in captured.err
 
@@ -184,9 +122,9 @@ def test_ctrl_c_keeps_the_files_and_exits_with_130(harness: Harness) -> None:
     harness.engine = fail_at(3, KeyboardInterrupt())
     assert harness("--limit", "1", "--set", "run.WARMUP_QUESTIONS=0") == 130
     assert len(harness.lines()) == 2
-    assert harness.manifest()["status"] == "interrupted"
+    assert harness.manifest()["status"] == harness.session["status"] == "interrupted"
     assert (harness.folder / "summary.csv").exists()
-    assert harness.engine.events == ["connect", "close"]
+    assert harness.engine.events[-1] == "close"
 
 
 def test_a_server_that_was_never_there_leaves_no_folder(
@@ -218,19 +156,19 @@ def test_an_unwritable_folder_is_found_before_any_engine_is_made(
         (["--set", "algorithms.METHODS_CSV=autodraft"], 2, "does not exist yet"),
         (["--set", "algorithms.METHODS_CSV=opttree"], 2, "opt_tree"),
         (["--set", "dataset.BENCHES_CSV=alpaca"], 2, "BENCHES_CSV does not take 'alpaca'"),
-        (["--set", "dataset.BENCHES_CSV=mt_bench"], 1, "AUTODRAFT_BENCH_DIR is not set"),
+        (["--set", "dataset.BENCHES_CSV=mt_bench"], 1, "AUTODRAFT_BENCH_DIR"),
+        (["--resume"], 2, "There is no run to go on with"),
+        (["--resume", "20260102-0123abcd"], 2, "There is no run 20260102-0123abcd"),
         (["--set", "nonsense"], 2, "block.TAG=value"),
     ],
 )
 def test_what_cannot_run_is_refused_before_any_engine_is_made(
     harness: Harness,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
     options: list[str],
     code: int,
     message: str,
 ) -> None:
-    monkeypatch.delenv("AUTODRAFT_BENCH_DIR", raising=False)
     assert harness(*options) == code
     assert harness.made == []
     assert not harness.output.exists()
@@ -238,7 +176,16 @@ def test_what_cannot_run_is_refused_before_any_engine_is_made(
 
 
 @pytest.mark.parametrize(
-    "options", [["--limit", "0"], ["--limit", "many"], ["--unknown"], ["--lim", "2"]]
+    "options",
+    [
+        ["--limit", "0"],
+        ["--limit", "many"],
+        ["--unknown"],
+        ["--lim", "2"],
+        ["--resume", "--fresh"],
+        ["--assume-tokens-per-s", "0"],
+        ["--assume-tokens-per-s", "fast"],
+    ],
 )
 def test_a_wrong_option_is_a_usage_error(
     harness: Harness, capsys: pytest.CaptureFixture[str], options: list[str]
@@ -249,24 +196,57 @@ def test_a_wrong_option_is_a_usage_error(
     assert "usage: python -m evaluation" in capsys.readouterr().err
 
 
+def table_rows(out: str) -> list[list[str]]:
+    return [line.split() for line in out.splitlines()]
+
+
 def test_a_dry_run_prints_every_cell_and_touches_nothing(
     harness: Harness, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ("--set", "run.REPEATS=2", "--limit", "5", "--dry-run")
-    assert harness(*options) == 0
-    out = capsys.readouterr().out
+    options = ("--set", "run.REPEATS=2", "--set", "network.RTT_MS=0 20", "--limit", "5")
+    assert harness(*options, "--dry-run") == 0
+    rows = table_rows(capsys.readouterr().out)
     for method in METHODS.split(","):
-        for repeat in (1, 2):
-            cells = ["quick", method, str(repeat), "6", "ready"]  # question 5 has two turns
-            assert cells in [line.strip("│").replace("│", " ").split() for line in out.splitlines()]
+        for network in ("unshaped", "rtt20"):
+            # question 5 has two turns; 12 requests of 256 tokens at 20 tokens/s
+            head = ["quick", network, method, "4", "5", "2", "12"]
+            (row,) = (row for row in rows if row[:7] == head)
+            assert row[-1] == "ready"
+            if network == "unshaped":
+                assert row[7] == "2:34"
     assert harness.made == []
     assert not harness.output.exists()
 
 
-def test_a_dry_run_marks_what_could_not_run(
-    harness: Harness, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_dry_run_estimates_time_and_cost_at_most(
+    harness: Harness, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv("AUTODRAFT_BENCH_DIR", raising=False)
+    options = ("--limit", "1", "--set", "run.MAX_NEW_TOKENS=100", "--set", "run.REPEATS=9")
+    price = ("--set", "objective.TARGET_PER_HOUR_COST=36")
+    assert harness(*options, *price, "--assume-tokens-per-s", "10", "--dry-run") == 0
+    out = capsys.readouterr().out
+    assert "36 cells, 36 requests, at most 3600 output tokens\n" in out
+    # 36 + 4 requests of 100 tokens at 10 tokens/s are 400 s, 0.01 $ each
+    assert "at most 6:40 (h:mm:ss or m:ss), of which 0:40 warm-up; target at most 4 $" in out
+    assert "an assumption: 10 tokens/s (--assume-tokens-per-s)" in out
+
+
+def test_a_dry_run_takes_the_rates_of_an_earlier_run(
+    harness: Harness, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert harness("--limit", "1") == 0  # 5 tokens/s, every method
+    options = ("--limit", "2", "--set", "run.MAX_NEW_TOKENS=100", "--set", "run.WARMUP_QUESTIONS=0")
+    assert harness(*options, "--dry-run") == 0
+    out = capsys.readouterr().out
+    assert f"By rates of the run example/{harness.folder.name}." in out
+    assert "at most 2:40" in out  # 8 requests of 100 tokens
+    assert harness(*options, "--dry-run", "--set", "models.DTYPE=float32") == 0
+    assert "an assumption" in capsys.readouterr().out
+
+
+def test_a_dry_run_marks_what_could_not_run(
+    harness: Harness, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = [
         "--set=algorithms.METHODS_CSV=chain,autodraft",
         "--set=dataset.BENCHES_CSV=quick,gsm8k",
@@ -274,10 +254,42 @@ def test_a_dry_run_marks_what_could_not_run(
     ]
     assert harness(*options) == 0
     out = capsys.readouterr().out
-    assert "method not available yet" in out
-    assert "questions missing or malformed" in out
+    assert "not available yet, questions missing" in out
     assert "would stop the run: The method autodraft does not exist yet" in out
-    assert "would stop the run: Benchmark gsm8k: AUTODRAFT_BENCH_DIR is not set" in out
+    assert "would stop the run: Benchmark gsm8k" in out
+    assert "without the benchmarks whose questions are missing" in out
+
+
+def test_what_is_not_tuned_and_what_overlaps_is_told(
+    harness: Harness, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert harness("--dry-run", "--set", "dataset.BENCHES_CSV=quick,mt_bench,spec_bench") == 0
+    err = capsys.readouterr().err
+    assert "warning: quick, chain: not tuned, so it takes d=4" in err
+    assert "warning: mt_bench and spec_bench both hold" in err
+
+
+@pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"])
+def test_offline_means_that_nothing_is_downloaded(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    seen: list[bool] = []
+
+    def watch(bench: str, locations: Locations) -> tuple[Question, ...]:
+        seen.append(locations.download)
+        return load_bench(bench, locations)
+
+    monkeypatch.setattr("evaluation.plan.load_bench", watch)
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    harness("--limit", "1", "--set", "algorithms.METHODS_CSV=server_only")
+    monkeypatch.setenv(variable, "True")
+    harness("--limit", "2", "--set", "algorithms.METHODS_CSV=server_only")
+    monkeypatch.delenv(variable)
+    off = ("--set", "dataset.DOWNLOAD=0")
+    harness("--limit", "3", "--set", "algorithms.METHODS_CSV=server_only", *off)
+    harness("--limit", "4", "--set", "algorithms.METHODS_CSV=server_only", "--dry-run")
+    assert seen == [True, False, False, False]
 
 
 def test_warnings_of_the_configuration_are_shown(
@@ -303,7 +315,7 @@ def run_script(*options: str, cwd: Path, **variables: str) -> subprocess.Complet
 
 
 def test_the_script_runs_from_any_folder_with_paths_relative_to_it(
-    config: Path, tmp_path: Path
+    experiment_file: Path, tmp_path: Path
 ) -> None:
     decoy = tmp_path / "evaluation"  # must not be taken for ours
     decoy.mkdir()
@@ -313,7 +325,9 @@ def test_the_script_runs_from_any_folder_with_paths_relative_to_it(
     assert "ready" in done.stdout
 
 
-def test_the_script_reads_yaml_and_passes_the_options_on(config: Path, tmp_path: Path) -> None:
+def test_the_script_reads_yaml_and_passes_the_options_on(
+    experiment_file: Path, tmp_path: Path
+) -> None:
     blocks = {
         "models": {
             "BASE_MODEL_PATH": "embedded:smollm2-135m-instruct",
@@ -327,9 +341,8 @@ def test_the_script_reads_yaml_and_passes_the_options_on(config: Path, tmp_path:
         "--config-yaml=example.yaml", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert ["quick", "chain", "1", "3", "ready"] in [
-        line.strip("│").replace("│", " ").split() for line in done.stdout.splitlines()
-    ]
+    head = ["quick", "unshaped", "chain", "4", "3", "1", "3"]
+    assert head in [row[:7] for row in table_rows(done.stdout)]
 
 
 @pytest.mark.parametrize(
@@ -343,7 +356,7 @@ def test_the_script_reads_yaml_and_passes_the_options_on(config: Path, tmp_path:
     ],
 )
 def test_the_script_explains_a_usage_error_and_exits_with_2(
-    config: Path, tmp_path: Path, options: list[str], complaint: str
+    experiment_file: Path, tmp_path: Path, options: list[str], complaint: str
 ) -> None:
     done = run_script(*options, cwd=tmp_path)
     assert done.returncode == 2

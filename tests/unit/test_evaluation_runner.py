@@ -1,24 +1,30 @@
-"""The order of requests, conversations of two turns, and errors in mid-run."""
+"""The order of requests, conversations of two turns, lost links, and errors in mid-run."""
 
 import pytest
 
 from autodraft.config import ExperimentConfig
 from autodraft.errors import (
+    AuthError,
     AutodraftError,
+    ConnectError,
     ContextLengthError,
     LinkClosed,
     LinkTimeout,
+    ProtocolError,
     RemoteError,
+    StoreError,
 )
 from evaluation.datasets import Question
+from evaluation.lines import RequestLine, hash_prompt
 from evaluation.plan import make_plan
-from evaluation.runner import Outcome, run_plan, warm_up
+from evaluation.runner import Surroundings, run_plan, warm_up
 from tests.unit.evaluation_fakes import (
     CountingProgress,
     Failure,
     FakeEngine,
     ListSink,
     Messages,
+    Watcher,
     make_config,
 )
 
@@ -35,15 +41,23 @@ class Run:
         config: ExperimentConfig,
         questions: tuple[Question, ...],
         failure: Failure = lambda _method, _messages: None,
+        done: tuple[RequestLine, ...] = (),
     ) -> None:
         self.engine = FakeEngine(failure)
         self.sink = ListSink()
         self.progress = CountingProgress()
+        self.watch = Watcher()
+        self.slept: list[float] = []
         self.plan = make_plan(config)
-        self.questions = {"quick": questions}
-        self.outcome: Outcome = run_plan(
-            self.engine, self.plan, self.questions, self.sink, self.progress
+        self.questions = dict.fromkeys(self.plan.benches, questions)
+        around = Surroundings(
+            self.sink,
+            self.progress,
+            self.watch,
+            {line.case: line for line in done},
+            self.slept.append,
         )
+        self.stopped_by = run_plan(self.engine, self.plan, self.questions, around)
 
     @property
     def cases(self) -> list[tuple[object, int, str]]:
@@ -51,12 +65,36 @@ class Run:
             (line.case.question_id, line.case.turn, line.case.method) for line in self.sink.lines
         ]
 
+    @property
+    def labels(self) -> list[str]:
+        return [label for label, _ in self.engine.asked]
 
-def fail_on(method: str, text: str, error: AutodraftError) -> Failure:
+
+def fail_on(method: str, text: str, *errors: AutodraftError) -> Failure:
+    """Return a failure of one request: each of ``errors`` once, the last one for good."""
+    left = list(errors)
+
     def failure(label: str, messages: Messages) -> AutodraftError | None:
-        return error if (label, messages[-1]["content"]) == (method, text) else None
+        if (label, messages[-1]["content"]) != (method, text):
+            return None
+        return left.pop(0) if len(left) > 1 else left[0]
 
     return failure
+
+
+def once(method: str, text: str, *errors: AutodraftError) -> Failure:
+    """Return a failure of one request that is over after ``errors``."""
+    left = list(errors)
+
+    def failure(label: str, messages: Messages) -> AutodraftError | None:
+        if (label, messages[-1]["content"]) == (method, text) and left:
+            return left.pop(0)
+        return None
+
+    return failure
+
+
+# ---------------------------------------------------------------------------------- order of running
 
 
 def test_all_methods_answer_a_question_before_the_next_one_is_asked() -> None:
@@ -67,32 +105,87 @@ def test_all_methods_answer_a_question_before_the_next_one_is_asked() -> None:
 
 def test_every_method_goes_first_equally_often() -> None:
     run = Run(make_config(), ONE_TURN)
-    order = [label for label, _ in run.engine.asked]
-    assert [order[start] for start in (0, 4, 8, 12)] == METHODS
-    assert order[4:8] == ["chain", "fixed_tree", "opt_tree", "server_only"]
+    assert [run.labels[start] for start in (0, 4, 8, 12)] == METHODS
+    assert run.labels[4:8] == ["chain", "fixed_tree", "opt_tree", "server_only"]
 
 
 def test_the_order_also_rotates_from_repeat_to_repeat() -> None:
     run = Run(make_config(run={"repeats": 2}), ONE_TURN[:1])
     assert [line.case.repeat for line in run.sink.lines] == [1] * 4 + [2] * 4
-    assert [label for label, _ in run.engine.asked][::4] == ["server_only", "chain"]
+    assert run.labels[::4] == ["server_only", "chain"]
 
 
-def test_the_second_turn_follows_the_methods_own_first_answer() -> None:
+def test_a_repeat_comes_after_all_questions_of_the_one_before() -> None:
+    run = Run(make_config(run={"repeats": 2}), ONE_TURN[:2])
+    order = [(line.case.repeat, line.case.question_id) for line in run.sink.lines[::4]]
+    assert order == [(1, 1), (1, 2), (2, 1), (2, 2)]
+
+
+def test_networks_run_one_after_the_other_and_are_recorded() -> None:
+    config = make_config(
+        network={"rtt_ms": (0.0, 20.0)},
+        algorithms={"method_names": ("server_only",)},
+        dataset={"benches": ("quick", "mt_bench")},
+    )
+    run = Run(config, ONE_TURN[:1])
+    order = [(line.case.bench, line.case.rtt_ms) for line in run.sink.lines]
+    assert order == [("quick", 0.0), ("quick", 20.0), ("mt_bench", 0.0), ("mt_bench", 20.0)]
+    assert run.engine.events == ["unshaped", "rtt20"] * 2
+    assert run.watch.seen == ["unshaped", "rtt20"]  # looked at once a session
+
+
+def test_the_seed_is_recorded() -> None:
+    run = Run(make_config(sampling={"seeds": (7,)}), ONE_TURN[:1])
+    assert {line.case.seed for line in run.sink.lines} == {7}
+
+
+# ------------------------------------------------------------------------------------------- prompts
+
+
+def test_the_second_turn_of_every_method_follows_the_answer_of_server_only() -> None:
     run = Run(make_config(), TWO_TURNS)
-    second = {label: messages for label, messages in run.engine.asked if len(messages) > 1}
-    assert list(second) == METHODS
-    for label, messages in second.items():
-        assert messages == [
+    second = [messages for _, messages in run.engine.asked if len(messages) > 1]
+    assert second == [
+        [
             {"role": "user", "content": "Who?"},
-            {"role": "assistant", "content": f"{label} to Who?"},
+            {"role": "assistant", "content": "server_only to Who?"},
             {"role": "user", "content": "Why?"},
         ]
+    ] * len(METHODS)
 
 
-def test_both_turns_of_a_method_come_one_after_the_other() -> None:
+def test_without_server_only_the_first_method_gives_the_history() -> None:
+    config = make_config(algorithms={"method_names": ("opt_tree", "chain")})
+    run = Run(config, TWO_TURNS)
+    second = [messages[1]["content"] for _, messages in run.engine.asked if len(messages) > 1]
+    assert second == ["opt_tree to Who?"] * 2
+
+
+def test_a_prompt_is_encoded_once_and_its_hash_is_recorded() -> None:
     run = Run(make_config(), TWO_TURNS)
-    assert run.cases[:3] == [(9, 1, "server_only"), (9, 2, "server_only"), (9, 1, "chain")]
+    assert run.engine.encoded == 2
+    hashes = [line.prompt_hash for line in run.sink.lines]
+    assert hashes == [hash_prompt(ids) for ids in run.engine.prompts]
+    assert len(set(hashes)) == 2
+
+
+def test_a_completion_is_the_bare_text_with_its_stop_words() -> None:
+    question = Question("t", "c", ("def f():",), "quick", form="completion", stop=("\nclass",))
+    run = Run(make_config(), (question,))
+    assert {messages[0]["role"] for _, messages in run.engine.asked} == {"text"}
+    assert run.engine.stops == [("\nclass",)] * 4
+
+
+def test_the_hash_of_a_prompt_is_that_of_its_ids_as_four_bytes() -> None:
+    import hashlib
+
+    expected = hashlib.sha256(bytes([1, 0, 0, 0, 0x2C, 1, 0, 0])).hexdigest()[:16]
+    assert hash_prompt([1, 300]) == expected
+
+
+def test_turns_are_asked_one_after_the_other_by_all_methods() -> None:
+    run = Run(make_config(), TWO_TURNS)
+    assert run.cases == [(9, turn, method) for turn in (1, 2) for method in METHODS]
 
 
 def test_every_request_is_recorded_with_its_case_rounds_and_limit() -> None:
@@ -101,8 +194,9 @@ def test_every_request_is_recorded_with_its_case_rounds_and_limit() -> None:
     assert len(run.sink.rounds) == 16
     assert run.engine.max_new_tokens == {48}
     assert run.progress.done == run.plan.requests(run.questions) == 8
-    assert run.outcome == Outcome(errors=0, stopped_by=None)
+    assert run.stopped_by is None
     assert {line.case.category for line in run.sink.lines} == {"two_turn"}
+    assert {line.attempts for line in run.sink.lines} == {1}
 
 
 def test_two_chain_lengths_are_recorded_under_two_labels() -> None:
@@ -115,34 +209,114 @@ def test_two_chain_lengths_are_recorded_under_two_labels() -> None:
     ]
 
 
+# -------------------------------------------------------------------------------------------- errors
+
+
 def test_a_failed_request_is_recorded_and_the_run_goes_on() -> None:
     error = ContextLengthError("The prompt has 9000 tokens, the context 2048.")
     run = Run(make_config(), ONE_TURN[:2], fail_on("chain", "Q1?", error))
     (bad,) = (line for line in run.sink.lines if line.status == "error")
     assert (bad.case.question_id, bad.case.method) == (1, "chain")
     assert bad.error == "ContextLengthError: The prompt has 9000 tokens, the context 2048."
-    assert bad.record is None
+    assert (bad.record, bad.attempts) == (None, 1)
+    assert bad.prompt_hash is not None
     assert len(run.sink.lines) == 8
-    assert run.outcome == Outcome(errors=1, stopped_by=None)
+    assert run.stopped_by is None
+    assert run.slept == []
 
 
-def test_a_turn_after_a_failed_one_is_not_asked_but_counted_as_done() -> None:
+def test_after_a_failed_turn_of_the_reference_no_method_is_asked_the_next_one() -> None:
+    failure = fail_on("server_only", "Who?", ContextLengthError("too long"))
+    run = Run(make_config(), TWO_TURNS, failure)
+    assert run.cases == [(9, 1, method) for method in METHODS]
+    assert run.progress.done == 8
+
+
+def test_a_failed_turn_of_another_method_does_not_keep_it_from_the_next_one() -> None:
     run = Run(make_config(), TWO_TURNS, fail_on("chain", "Who?", ContextLengthError("too long")))
-    assert (9, 2, "chain") not in run.cases
+    assert (9, 2, "chain") in run.cases
     assert run.progress.done == 8
 
 
 def test_a_server_that_refuses_one_request_does_not_end_the_run() -> None:
-    run = Run(make_config(), ONE_TURN[:2], fail_on("chain", "Q1?", RemoteError("no", "busy")))
-    assert run.outcome == Outcome(errors=1, stopped_by=None)
+    run = Run(make_config(), ONE_TURN[:2], fail_on("chain", "Q1?", RemoteError("no", "INTERNAL")))
+    assert run.stopped_by is None
+    assert [line.status for line in run.sink.lines].count("error") == 1
     assert len(run.sink.lines) == 8
+    assert run.slept == []
 
 
-@pytest.mark.parametrize("error", [LinkClosed("gone"), LinkTimeout("silent")])
-def test_a_lost_server_ends_the_run_and_keeps_what_was_finished(error: AutodraftError) -> None:
-    run = Run(make_config(), ONE_TURN, fail_on("chain", "Q2?", error))
-    assert run.outcome == Outcome(errors=1, stopped_by=error)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "error",
+    [
+        LinkClosed("gone"),
+        LinkTimeout("silent"),
+        ConnectError("nobody"),
+        RemoteError("full", "BUSY"),
+    ],
+)
+def test_a_lost_link_is_waited_for_and_the_request_asked_again(error: AutodraftError) -> None:
+    run = Run(make_config(), ONE_TURN, once("chain", "Q2?", error, error))
+    assert run.stopped_by is None
+    assert run.slept == [0.5, 1.0]
+    assert run.watch.seen == ["unshaped", "again", "again"]
+    assert len(run.sink.lines) == 16
+    assert {line.status for line in run.sink.lines} == {"ok"}
+    assert sorted(line.attempts for line in run.sink.lines)[-2:] == [1, 3]
+    what = "server busy" if isinstance(error, RemoteError) else "link lost"
+    assert run.progress.notes == [
+        f"{what}, trying again in 0.5 s (attempt 2 of 6): {error}",
+        f"{what}, trying again in 1 s (attempt 3 of 6): {error}",
+    ]
+
+
+def test_a_server_that_stays_away_ends_the_run_and_keeps_what_was_finished() -> None:
+    error = LinkClosed("gone")
+    run = Run(make_config(run={"retries": 8}), ONE_TURN, fail_on("chain", "Q2?", error))
+    assert run.stopped_by is error
+    assert run.slept == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
     assert [line.status for line in run.sink.lines] == ["ok"] * 4 + ["error"]
+    assert run.sink.lines[-1].attempts == 9
+
+
+def test_without_retries_the_first_lost_link_ends_the_run() -> None:
+    run = Run(make_config(run={"retries": 0}), ONE_TURN, fail_on("chain", "Q2?", LinkClosed("x")))
+    assert isinstance(run.stopped_by, LinkClosed)
+    assert run.slept == []
+
+
+@pytest.mark.parametrize("error", [AuthError("who?"), ProtocolError("gibberish")])
+def test_what_waiting_does_not_mend_ends_the_run_at_once(error: AutodraftError) -> None:
+    run = Run(make_config(), ONE_TURN, fail_on("chain", "Q2?", error))
+    assert run.stopped_by is error
+    assert run.slept == []
+    assert run.sink.lines[-1].status == "error"
+
+
+def test_a_link_that_leads_to_another_server_ends_the_run_without_a_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def relinked(self: Watcher) -> None:
+        raise StoreError("another model")
+
+    monkeypatch.setattr(Watcher, "relinked", relinked)
+    with pytest.raises(StoreError, match="another model"):
+        Run(make_config(), ONE_TURN, once("server_only", "Q1?", LinkClosed("gone")))
+
+
+def test_the_first_look_at_a_link_is_tried_again_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = [LinkClosed("gone")]
+    linked = Watcher.linked
+
+    def lose(self: Watcher, network: object) -> None:
+        if lost:
+            raise lost.pop()
+        linked(self, network)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Watcher, "linked", lose)
+    run = Run(make_config(), ONE_TURN[:1])
+    assert run.slept == [0.5]
+    assert len(run.sink.lines) == 4
 
 
 def test_a_fault_that_is_not_ours_is_not_swallowed() -> None:
@@ -153,24 +327,81 @@ def test_a_fault_that_is_not_ours_is_not_swallowed() -> None:
         Run(make_config(), ONE_TURN, failure)
 
 
+# ------------------------------------------------------------------------------------------ going on
+
+
+def test_what_is_answered_is_not_asked_again() -> None:
+    whole = Run(make_config(), TWO_TURNS + ONE_TURN)
+    half = tuple(whole.sink.lines[:11])  # all of the first question, most of the second
+    rest = Run(make_config(), TWO_TURNS + ONE_TURN, done=half)
+    assert [line.case for line in (*half, *rest.sink.lines)] == [
+        line.case for line in whole.sink.lines
+    ]
+    assert rest.progress.done == len(whole.sink.lines) - 11
+
+
+def test_the_recorded_answer_of_the_reference_gives_the_history() -> None:
+    whole = Run(make_config(), TWO_TURNS)
+    rest = Run(make_config(), TWO_TURNS, done=tuple(whole.sink.lines[:5]))
+    assert rest.cases == [(9, 2, "chain"), (9, 2, "fixed_tree"), (9, 2, "opt_tree")]
+    assert {messages[1]["content"] for _, messages in rest.engine.asked} == {"server_only to Who?"}
+    assert {line.prompt_hash for line in rest.sink.lines} == {whole.sink.lines[4].prompt_hash}
+
+
+def test_a_prompt_that_became_another_one_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Run(make_config(), ONE_TURN[:1])
+
+    def encode(self: FakeEngine, messages: object) -> list[int]:
+        return [1, 2, 3]
+
+    monkeypatch.setattr(FakeEngine, "encode_chat", encode)
+    with pytest.raises(StoreError, match=r"quick 1 turn 1: the prompt is not the one .*--fresh"):
+        Run(make_config(), ONE_TURN[:1], done=tuple(whole.sink.lines[:2]))
+
+
+def test_a_network_that_is_done_is_not_touched() -> None:
+    config = make_config(network={"rtt_ms": (0.0, 20.0)}, run={"warmup_questions": 1})
+    whole = Run(config, ONE_TURN[:1])
+    assert len(whole.engine.asked) == 2 * (4 + 4)
+    rest = Run(config, ONE_TURN[:1], done=tuple(whole.sink.lines[:5]))
+    assert rest.engine.events == ["rtt20"]
+    assert len(rest.engine.asked) == 4 + 3  # the warm-up is whole
+
+
+# ----------------------------------------------------------------------------------------- warming up
+
+
+def around_warm_up(engine: FakeEngine, wanted: int, *questions: Question) -> ListSink:
+    plan = make_plan(make_config(run={"warmup_questions": wanted, "retries": 1}))
+    sink = ListSink()
+    around = Surroundings(sink, CountingProgress(), Watcher(), sleep=lambda _: None)
+    warm_up(engine, plan, plan.conditions[0], questions, around)
+    return sink
+
+
 def test_the_warm_up_asks_every_method_the_first_questions_with_both_turns() -> None:
     engine = FakeEngine()
-    plan = make_plan(make_config(run={"warmup_questions": 2}))
-    warm_up(engine, plan, {"quick": TWO_TURNS + ONE_TURN})
-    assert [label for label, _ in engine.asked] == [m for m in METHODS for _ in "12"] + METHODS
+    sink = around_warm_up(engine, 2, *TWO_TURNS, *ONE_TURN)
+    assert [label for label, _ in engine.asked] == METHODS * 3
+    assert sink.lines == []
 
 
 def test_the_warm_up_begins_again_when_it_wants_more_questions_than_there_are() -> None:
     engine = FakeEngine()
-    plan = make_plan(make_config(run={"warmup_questions": 3}))
-    warm_up(engine, plan, {"quick": ONE_TURN[:2]})
+    around_warm_up(engine, 3, *ONE_TURN[:2])
     asked = [messages[0]["content"] for _, messages in engine.asked]
     assert asked == ["Q1?"] * 4 + ["Q2?"] * 4 + ["Q1?"] * 4
 
 
 def test_the_warm_up_fails_on_a_lost_server_only() -> None:
-    plan = make_plan(make_config(run={"warmup_questions": 1}))
-    questions = {"quick": ONE_TURN}
-    warm_up(FakeEngine(fail_on("chain", "Q1?", ContextLengthError("long"))), plan, questions)
+    around_warm_up(FakeEngine(fail_on("chain", "Q1?", ContextLengthError("long"))), 1, *ONE_TURN)
     with pytest.raises(LinkClosed, match="gone"):
-        warm_up(FakeEngine(fail_on("chain", "Q1?", LinkClosed("gone"))), plan, questions)
+        around_warm_up(FakeEngine(fail_on("chain", "Q1?", LinkClosed("gone"))), 1, *ONE_TURN)
+
+
+def test_the_warm_up_has_the_full_length() -> None:
+    run = Run(make_config(run={"warmup_questions": 1, "max_new_tokens": 33}), ONE_TURN[:1])
+    assert run.engine.max_new_tokens == {33}
+    assert len(run.engine.asked) == 8
+    assert len(run.sink.lines) == 4
+    assert run.progress.notes == ["Warming up (unshaped) …"]

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from autodraft.errors import ContextLengthError, StoreError
-from autodraft.records import RequestRecord, RoundRecord
-from evaluation.lines import RequestLine
+from autodraft.records import SCHEMA_VERSION, RequestRecord, RoundRecord
+from evaluation.lines import RequestLine, encode_rounds
 from evaluation.store import RunStore, make_run_id, write_atomic
 from tests.unit.evaluation_fakes import ROUND, make_case, make_line
 
@@ -50,11 +50,13 @@ def test_a_request_line_carries_its_case_and_every_field_of_the_record(store: Ru
     (line,) = read_lines(store, "requests.jsonl")
     for name in RequestRecord.__struct_fields__:
         assert name in line
-    assert line["schema_version"] == 1
+    assert line["schema_version"] == SCHEMA_VERSION == 2
     assert line["run_id"] == store.run_id
     assert (line["bench"], line["question_id"], line["category"]) == ("quick", 7, "chat")
     assert (line["turn"], line["repeat"], line["method"]) == (2, 1, "chain")
     assert (line["status"], line["error"], line["text"]) == ("ok", None, "An answer.")
+    assert (line["attempts"], line["prompt_hash"]) == (1, None)
+    assert (line["seed"], line["rtt_ms"], line["uplink_mbps"]) == (0, 0.0, None)
 
 
 def test_a_round_line_carries_its_case_and_every_field_of_the_record(store: RunStore) -> None:
@@ -68,7 +70,9 @@ def test_a_round_line_carries_its_case_and_every_field_of_the_record(store: RunS
 
 
 def test_lines_are_read_back_as_they_were_written(store: RunStore) -> None:
-    failed = RequestLine.failed(make_case(question_id=2), ContextLengthError("too long"))
+    failed = RequestLine.failed(
+        make_case(question_id=2), ContextLengthError("too long"), attempts=3, prompt_hash="0a"
+    )
     for line in (make_line(draft_j=None), failed):
         store.append(line, [])
     assert store.read_requests() == [make_line(draft_j=None), failed]
@@ -94,21 +98,21 @@ def test_rounds_are_on_disk_before_the_request_that_vouches_for_them(
 def test_a_line_cut_off_by_a_crash_is_left_out(store: RunStore) -> None:
     store.append(make_line(), [])
     with (store.folder / "requests.jsonl").open("ab") as file:
-        file.write(b'{"schema_version": 1, "run')
+        file.write(b'{"schema_version": 2, "run')
     assert store.read_requests() == [make_line()]
 
 
 def test_a_malformed_line_is_refused_with_file_and_line(store: RunStore) -> None:
     store.append(make_line(), [])
     with (store.folder / "requests.jsonl").open("ab") as file:
-        file.write(b'{"schema_version": 1}\n')
+        file.write(b'{"schema_version": 2}\n')
     with pytest.raises(StoreError, match=r"requests\.jsonl:2: not a line"):
         store.read_requests()
 
 
 def test_a_line_of_another_schema_is_refused(store: RunStore) -> None:
     (store.folder / "requests.jsonl").write_text('{"schema_version": 99}\n')
-    with pytest.raises(StoreError, match="schema version 99; this version of AutoDraft reads 1"):
+    with pytest.raises(StoreError, match="schema version 99; this version of AutoDraft reads 2"):
         store.read_requests()
 
 
@@ -158,3 +162,68 @@ def test_a_run_with_a_request_is_never_discarded(store: RunStore) -> None:
         each.discard_if_empty()
     assert len(store.read_requests()) == 1
     assert not empty.folder.exists()
+
+
+# ------------------------------------------------------------------------- after a process was killed
+
+
+def append_bytes(store: RunStore, name: str, data: bytes) -> None:
+    with (store.folder / name).open("ab") as file:
+        file.write(data)
+
+
+def test_mending_removes_cut_off_lines_and_rounds_without_their_request(store: RunStore) -> None:
+    store.append(make_line(question_id=1), [ROUND])
+    store.append(RequestLine.failed(make_case(question_id=2), ContextLengthError("long")), [])
+    requests = (store.folder / "requests.jsonl").read_bytes()
+    rounds = (store.folder / "rounds.jsonl").read_bytes()
+    append_bytes(store, "requests.jsonl", b'{"schema_version": 2, "run')
+    for question_id in (2, 3):  # killed between the rounds and the request
+        append_bytes(
+            store, "rounds.jsonl", encode_rounds("x", make_case(question_id=question_id), [ROUND])
+        )
+    append_bytes(store, "rounds.jsonl", b'{"sche')
+    store.mend()
+    assert (store.folder / "requests.jsonl").read_bytes() == requests
+    assert (store.folder / "rounds.jsonl").read_bytes() == rounds
+
+
+def test_mending_does_not_touch_whole_files(store: RunStore) -> None:
+    store.append(make_line(), [ROUND])
+    before = {path: path.stat().st_ino for path in store.folder.glob("*.jsonl")}
+    store.mend()
+    assert {path: path.stat().st_ino for path in store.folder.glob("*.jsonl")} == before
+
+
+def test_mending_makes_the_files_of_a_run_that_was_killed_at_once(store: RunStore) -> None:
+    for name in ("requests.jsonl", "rounds.jsonl"):
+        (store.folder / name).unlink()
+    store.mend()
+    assert store.read_requests() == []
+
+
+def test_mending_refuses_a_line_in_the_middle_that_is_none(store: RunStore) -> None:
+    append_bytes(store, "rounds.jsonl", b'{"bench": 3}\n')
+    with pytest.raises(StoreError, match=r"rounds\.jsonl:1: not a line of a run"):
+        store.mend()
+
+
+def test_two_processes_cannot_write_one_run(store: RunStore) -> None:
+    with store.locked(), pytest.raises(StoreError, match=r"Another process .*--fresh"):
+        with RunStore(store.folder).locked():
+            pass
+    with store.locked():  # free again
+        pass
+
+
+def test_a_manifest_is_read_back_and_a_missing_one_is_none(store: RunStore) -> None:
+    assert store.read_manifest() is None
+    store.write_manifest({"status": "running"})
+    assert store.read_manifest() == {"status": "running"}
+
+
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_a_damaged_manifest_is_refused(store: RunStore, text: str) -> None:
+    store.write_text("manifest.json", text)
+    with pytest.raises(StoreError, match=r"manifest\.json"):
+        store.read_manifest()

@@ -1,0 +1,31 @@
+"""Fixtures of the harness's tests: an experiment on disk, and its command line."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.evaluation_harness import METHODS, FakeEngine, Harness
+
+
+@pytest.fixture
+def experiment_file(tmp_path: Path) -> Path:
+    path = tmp_path / "example.xml"
+    path.write_text(
+        f"""<experiment_config>
+  <models>
+    <BASE_MODEL_PATH>embedded:smollm2-135m-instruct</BASE_MODEL_PATH>
+    <DRAFT_MODEL_PATH>embedded:smollm2-draft</DRAFT_MODEL_PATH>
+  </models>
+  <dataset><BENCHES_CSV>quick</BENCHES_CSV></dataset>
+  <algorithms><METHODS_CSV>{METHODS}</METHODS_CSV></algorithms>
+</experiment_config>
+"""
+    )
+    return path
+
+
+@pytest.fixture
+def harness(experiment_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
+    monkeypatch.setenv("AUTODRAFT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("AUTODRAFT_BENCH_DIR", raising=False)
+    return Harness(experiment_file, tmp_path / "out", FakeEngine())
