@@ -297,7 +297,7 @@ class Autodraft:
         try:
             yield
         except (AutodraftError, KeyboardInterrupt):
-            self.close()
+            self._user.disconnect()
             raise
 
 

@@ -61,8 +61,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         method: Method id, with its placement suffix where it has one.
         prompt_tokens: Tokens of the prompt, chat template included.
-        output_tokens: Tokens of the answer; an EOS that ended it, and the tokens of a stop string that
-            did, count.
+        output_tokens: Tokens of the answer; an EOS that ended it counts, and so do the tokens of a
+            stop string that did.
         finish_reason: ``stop`` (an EOS or a stop string) or ``length`` (token or context limit).
         ttft_s: Submit to first token, at the client.
         total_s: Submit to last token, at the client.

@@ -173,7 +173,11 @@ def require_equal(turn: Turn) -> None:
 
 
 def _ms(seconds: Sequence[float]) -> float:
-    return round(statistics.median(seconds) * MS_PER_S, DIGITS)
+    return statistics.median(seconds) * MS_PER_S
+
+
+def _rounded(found: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, DIGITS) for name, value in found.items()}
 
 
 def round_figures(measured: Measured, rtt_ms: int) -> dict[str, float]:
@@ -191,7 +195,7 @@ def round_figures(measured: Measured, rtt_ms: int) -> dict[str, float]:
         found["ping_error_ms"] = found["ping_ms"] - _ms(measured.pings_s[0]) - rtt_ms
         found["round_error_ms"] = error
         found["round_error_share"] = error / rtt_ms
-    return found
+    return _rounded(found)
 
 
 def method_figures(measured: Measured, name: str, rtt_ms: int) -> dict[str, float]:
@@ -203,7 +207,7 @@ def method_figures(measured: Measured, name: str, rtt_ms: int) -> dict[str, floa
     tokens = sum(len(one.token_ids) for one in answers)
     total_s, plain_s = (sum(one.total_s for one in many) for many in (answers, plain))
     pairs, against = list(zip(answers, bare, strict=True)), list(zip(answers, plain, strict=True))
-    return {
+    found = {
         "tokens_per_s": tokens / total_s,
         "ttft_ms": _ms([one.ttft_s for one in answers]),
         "tpot_ms": _ms([one.tpot_s for one in answers]),
@@ -213,6 +217,7 @@ def method_figures(measured: Measured, name: str, rtt_ms: int) -> dict[str, floa
         "mat": sum(len(one.token_ids) - 1 for one in answers) / sum(one.steps for one in answers),
         "ttft_over_server_only_ms": _ms([one.ttft_s - other.ttft_s for one, other in against]),
     }
+    return _rounded(found)
 
 
 def figures(measured: Measured, rtts_ms: Sequence[int]) -> dict[str, Any]:
@@ -239,7 +244,8 @@ def figures(measured: Measured, rtts_ms: Sequence[int]) -> dict[str, Any]:
 
 
 def _worst(values: Iterable[float]) -> float:
-    return max(values, key=abs)
+    worst: float = max(values, key=abs)
+    return round(worst, DIGITS)
 
 
 def report(found: Mapping[str, Any]) -> None:
@@ -255,7 +261,16 @@ def report(found: Mapping[str, Any]) -> None:
     )
     print()
     common.print_table(
-        ["method, round trip", "tokens/s", "TTFT ms", "added", "TPOT ms", "change", "speed-up", "MAT"],
+        [
+            "method, round trip",
+            "tokens/s",
+            "TTFT ms",
+            "added",
+            "TPOT ms",
+            "change",
+            "speed-up",
+            "MAT",
+        ],
         [
             [
                 f"{name}, {rtt} ms",

@@ -1,4 +1,4 @@
-"""The harness's command line: ``python -m evaluation run CONFIG``.
+"""The harness's command line: ``python -m evaluation run CONFIG``, and ``tune CONFIG``.
 
 Exit codes: 0 all requests finished, 1 a request or the run failed, 2 the command line or the
 configuration is wrong, 130 interrupted by Ctrl-C or SIGTERM. Tables go to standard output;
@@ -10,7 +10,7 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -34,10 +34,17 @@ from evaluation.experiment import (
 )
 from evaluation.interrupts import Interrupts
 from evaluation.manifest import continued_manifest, new_manifest
-from evaluation.plan import load_questions, make_plan, require_methods
+from evaluation.plan import Plan, Questions, load_questions, make_plan, require_methods
 from evaluation.resume import Wish, choose_run, resolved_text
 from evaluation.runner import Engine
 from evaluation.store import RESOLVED_FILE, RunStore, make_run_id
+from evaluation.tune import (
+    EXPERIMENT_SUFFIX,
+    load_validation,
+    print_tuning_dry_run,
+    tune,
+    tuning_plan,
+)
 from evaluation.tuning import StoredTuning
 
 EXIT_USAGE: Final = 2
@@ -84,14 +91,29 @@ def _parser() -> argparse.ArgumentParser:
         "configuration that was ended goes on where it stood.",
         allow_abbrev=False,
     )
-    run.add_argument("config", metavar="CONFIG", type=Path, help="an XML or YAML experiment")
-    run.add_argument(
+    tuning = commands.add_parser(
+        "tune",
+        help="choose the shapes of its methods that are auto, on validation questions",
+        description="Measure a grid of shapes for each method whose tags are auto, on questions "
+        "that are never measured, and store what each used; runs take the best of them. A tuning "
+        "of the same configuration that was ended goes on where it stood.",
+        allow_abbrev=False,
+    )
+    for command, start in ((run, _run), (tuning, _tune)):
+        _add_options(command)
+        command.set_defaults(start=start)
+    return parser
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG", type=Path, help="an XML or YAML experiment")
+    parser.add_argument(
         "--limit",
         metavar="N",
         type=_positive,
         help="only the first N questions of each benchmark (of each sub-task of spec_bench)",
     )
-    run.add_argument(
+    parser.add_argument(
         "--set",
         metavar="block.KEY=value",
         action="append",
@@ -99,14 +121,14 @@ def _parser() -> argparse.ArgumentParser:
         dest="overrides",
         help="replace one value of the configuration (may be given again)",
     )
-    run.add_argument(
+    parser.add_argument(
         "--output",
         metavar="DIR",
         type=Path,
         default=_RESULTS,
         help="folder of all results (default: results/ of the repository)",
     )
-    earlier = run.add_mutually_exclusive_group()
+    earlier = parser.add_mutually_exclusive_group()
     earlier.add_argument(
         "--resume",
         metavar="RUN_ID",
@@ -118,12 +140,12 @@ def _parser() -> argparse.ArgumentParser:
     earlier.add_argument(
         "--fresh", action="store_true", help="begin a new run, whatever runs there are"
     )
-    run.add_argument(
+    parser.add_argument(
         "--dry-run",
         action="store_true",
         help="print the plan with an estimate of time and cost, and stop: no model, no server",
     )
-    run.add_argument(
+    parser.add_argument(
         "--assume-tokens-per-s",
         metavar="X",
         type=_rate,
@@ -131,7 +153,6 @@ def _parser() -> argparse.ArgumentParser:
         help="speed for the estimate of --dry-run, where no earlier run of these models tells "
         "(default: %(default)g)",
     )
-    return parser
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:
@@ -165,13 +186,13 @@ def _locations(config: ExperimentConfig, download: bool) -> Locations:
     )
 
 
-def _tuned(config: ExperimentConfig, locations: Locations) -> StoredTuning:
-    return StoredTuning(settings.data_dir() / _TUNING_FOLDER, config, locations)
+def _tunings() -> Path:
+    return settings.data_dir() / _TUNING_FOLDER
 
 
-def _create_store(loaded: LoadedConfig, root: Path) -> RunStore:
+def _create_store(loaded: LoadedConfig, folder: Path) -> RunStore:
     run_id = make_run_id(resolved_text(loaded.config), datetime.now(timezone.utc).date())
-    store = RunStore.create(root, loaded.source.stem, run_id)
+    store = RunStore.create(folder.parent, folder.name, run_id)
     suffix = ".xml" if loaded.source.suffix.lower() == ".xml" else ".yaml"
     store.write_text(RESOLVED_FILE, dump_yaml(loaded.config))
     store.write_text(f"config{suffix}", loaded.text)
@@ -179,15 +200,17 @@ def _create_store(loaded: LoadedConfig, root: Path) -> RunStore:
 
 
 @contextmanager
-def _opened_store(loaded: LoadedConfig, root: Path, wish: Wish) -> Iterator[tuple[RunStore, bool]]:
-    """Hold the run's folder, mended; yield it and whether an earlier session had it."""
-    folder = choose_run(root / loaded.source.stem, loaded.config, wish)
-    store = _create_store(loaded, root) if folder is None else RunStore(folder)
+def _opened_store(
+    loaded: LoadedConfig, folder: Path, wish: Wish
+) -> Iterator[tuple[RunStore, bool]]:
+    """Hold a run's folder, mended; yield it and whether an earlier session had it."""
+    earlier = choose_run(folder, loaded.config, wish)
+    store = _create_store(loaded, folder) if earlier is None else RunStore(earlier)
     with store.locked():
-        if folder is not None:
+        if earlier is not None:
             store.mend()
         try:
-            yield store, folder is not None
+            yield store, earlier is not None
         finally:
             store.discard_if_empty()
 
@@ -196,26 +219,64 @@ def _console(stderr: bool = False) -> Console:
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
+def _consoles() -> Consoles:
+    return Consoles(_console(), _console(stderr=True))
+
+
+def _warn(console: Console, warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        console.print(f"warning: {warning}", soft_wrap=True)
+
+
+@contextmanager
+def _opened_experiment(
+    loaded: LoadedConfig,
+    plan: Plan,
+    questions: Questions,
+    folder: Path,
+    wish: Wish,
+    consoles: Consoles,
+) -> Iterator[Experiment]:
+    """Hold an experiment that begins or goes on; its runs are below the folder."""
+    with Interrupts() as interrupts, _opened_store(loaded, folder, wish) as (store, goes_on):
+        take = continued_manifest if goes_on else new_manifest
+        manifest = take(loaded, plan, questions, store)
+        yield Experiment(plan, questions, store, manifest, consoles, interrupts)
+
+
 def _run(arguments: argparse.Namespace, argv: Sequence[str], make_engine: EngineFactory) -> int:
-    consoles = Consoles(_console(), _console(stderr=True))
+    consoles = _consoles()
     loaded = load_config(arguments.config, _overrides(arguments))
     root, dry = arguments.output.absolute(), loaded.config.run.dry_run
     locations = _locations(loaded.config, download=not dry)
-    plan = make_plan(loaded.config, _tuned(loaded.config, locations))
-    for warning in (*loaded.warnings, *plan.notes, *overlaps(plan.benches)):
-        consoles.err.print(f"warning: {warning}", soft_wrap=True)
+    plan = make_plan(loaded.config, StoredTuning(_tunings(), loaded.config, locations))
+    _warn(consoles.err, (*loaded.warnings, *plan.notes, *overlaps(plan.benches)))
     if dry:
         rates = find_rates(root, loaded.config, arguments.assume_tokens_per_s)
         print_dry_run(consoles.out, plan, locations, rates)
         return 0
     require_methods(plan)
     questions = load_questions(plan, locations)
-    with Interrupts() as interrupts, _opened_store(loaded, root, _wish(arguments)) as opened:
-        store, goes_on = opened
-        take = continued_manifest if goes_on else new_manifest
-        manifest = take(loaded, plan, questions, store)
-        experiment = Experiment(plan, questions, store, manifest, consoles, interrupts)
+    folder, wish = root / loaded.source.stem, _wish(arguments)
+    with _opened_experiment(loaded, plan, questions, folder, wish, consoles) as experiment:
         return experiment.run(make_engine, argv)
+
+
+def _tune(arguments: argparse.Namespace, argv: Sequence[str], make_engine: EngineFactory) -> int:
+    consoles = _consoles()
+    loaded = load_config(arguments.config, _overrides(arguments))
+    root, dry = arguments.output.absolute(), loaded.config.run.dry_run
+    locations = _locations(loaded.config, download=not dry)
+    plan = tuning_plan(loaded.config)
+    _warn(consoles.err, (*loaded.warnings, *overlaps(plan.benches)))
+    if dry:
+        rates = find_rates(root, loaded.config, arguments.assume_tokens_per_s)
+        print_tuning_dry_run(consoles.out, plan, locations, rates)
+        return 0
+    validation = load_validation(plan, locations)
+    folder, wish = root / f"{loaded.source.stem}{EXPERIMENT_SUFFIX}", _wish(arguments)
+    with _opened_experiment(loaded, plan, validation.asked, folder, wish, consoles) as experiment:
+        return tune(experiment, validation, _tunings(), make_engine, argv)
 
 
 def main(argv: Sequence[str] | None = None, make_engine: EngineFactory = _make_engine) -> int:
@@ -231,7 +292,7 @@ def main(argv: Sequence[str] | None = None, make_engine: EngineFactory = _make_e
     given = list(sys.argv[1:] if argv is None else argv)
     arguments = _parser().parse_args(given)
     try:
-        return _run(arguments, ["python", "-m", "evaluation", *given], make_engine)
+        code: int = arguments.start(arguments, ["python", "-m", "evaluation", *given], make_engine)
     except AutodraftError as error:
         print_error(_console(stderr=True), str(error))
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
@@ -241,3 +302,4 @@ def main(argv: Sequence[str] | None = None, make_engine: EngineFactory = _make_e
             "Interrupted. Finished requests are kept; go on later with --resume.",
         )
         return EXIT_INTERRUPTED
+    return code

@@ -4,9 +4,9 @@ Knows models' devices and meters; knows no session and no price.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from autodraft.meters import ChosenMeter, choose_meter
+from autodraft.meters import Meter, choose_meter
 from autodraft.models.hardware import gpu_uuids
 from autodraft.models.loader import LoadedModel
 
@@ -14,9 +14,24 @@ IDLE_S: Final = 1.0
 """How long the idle power is measured, where there is a counter."""
 
 
+class MachineMeter(NamedTuple):
+    """The meter of a machine.
+
+    Attributes:
+        meter: The meter.
+        reason: Why it is this one, a sentence.
+        idle_watts: What the machine drew before it was asked for anything, in W; None where that
+            could not be measured.
+    """
+
+    meter: Meter
+    reason: str
+    idle_watts: float | None
+
+
 def machine_meter(
     models: Sequence[LoadedModel], watts: float = 0.0, idle_watts: float = 0.0
-) -> ChosenMeter:
+) -> MachineMeter:
     """Return the meter of this machine, its idle power measured; takes a second with a counter.
 
     Args:
@@ -26,5 +41,4 @@ def machine_meter(
     """
     uuids = sorted({uuid for model in models for uuid in gpu_uuids(model.runner.devices)})
     chosen = choose_meter(uuids, watts, idle_watts)
-    chosen.meter.measure_idle(IDLE_S)
-    return chosen
+    return MachineMeter(chosen.meter, chosen.reason, chosen.meter.measure_idle(IDLE_S))

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from autodraft.config import ServerConfig
-from autodraft.engine.energy import machine_meter
+from autodraft.engine.energy import MachineMeter, machine_meter
 from autodraft.engine.refusal import Refusal
 from autodraft.engine.worker import ModelWorker
 from autodraft.errors import ModelLoadError
-from autodraft.meters import ChosenMeter, Meter
+from autodraft.meters import Meter
 from autodraft.models.loader import LoadedModel, ModelSource, load_model
 from autodraft.models.tokenizer import require_compatible
 from autodraft.protocol.messages import DraftWish, ErrorCode
@@ -125,7 +125,7 @@ class ModelHost:
         self._worker = worker
         self._loader = loader
         self._users = 0
-        self._meter: ChosenMeter | None = None
+        self._meter: MachineMeter | None = None
         self._lock = asyncio.Lock()
         shared = ModelSource(
             name=config.base_model_path or "",

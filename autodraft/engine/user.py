@@ -12,12 +12,12 @@ import msgspec
 
 from autodraft import __version__
 from autodraft.config import ExperimentConfig, MethodSpec, NetworkSetting
-from autodraft.engine.energy import machine_meter
+from autodraft.engine.energy import MachineMeter, machine_meter
 from autodraft.engine.methods import DraftSide
 from autodraft.engine.remote import RemoteTarget, TargetWish
 from autodraft.engine.rounds import Meters
 from autodraft.errors import TokenizerMismatch
-from autodraft.meters import ChosenMeter, ModelledMeter
+from autodraft.meters import ModelledMeter
 from autodraft.models.hardware import device_label, torch_threads
 from autodraft.models.loader import LoadedModel, ModelSource, load_model
 from autodraft.models.tokenizer import (
@@ -54,7 +54,7 @@ class UserSide:
         self._target: RemoteTarget | None = None
         self._draft: LoadedModel | None = None
         self._tokenizer: Tokenizer | None = None
-        self._meter: ChosenMeter | None = None
+        self._meter: MachineMeter | None = None
 
     def connect(self) -> RemoteTarget:
         """Load what is not loaded yet, connect and shake hands, where that is not done.
@@ -83,14 +83,14 @@ class UserSide:
     def use_network(self, setting: NetworkSetting) -> None:
         """Shape the link from here on; a connection with other conditions is closed."""
         if setting != self._network:
-            self.close()
+            self.disconnect()
             self._network = setting
 
     def prepare_for(self, spec: MethodSpec) -> RemoteTarget:
         """Connect, with a draft model where the method drafts; raises as ``connect`` does."""
         if spec.needs_draft_model and spec.placement == "server" and not self._drafts_there:
             self._drafts_there = True
-            self.close()
+            self.disconnect()
         target = self.connect()
         if spec.needs_draft_model and spec.placement == "user" and self.side.runner is None:
             self._load_draft(target.welcome)
@@ -124,20 +124,18 @@ class UserSide:
         welcome = self.connect().welcome
         self.meters()
         assert self._meter is not None
-        fields = msgspec.to_builtins(welcome)
-        target = dict(zip(welcome.__struct_fields__, fields[1:], strict=True))
+        target = msgspec.structs.asdict(welcome)
+        target["draft"] = welcome.draft and msgspec.structs.asdict(welcome.draft)
         draft, runtime = self._draft, self._config.runtime
         return {
-            "target": {
-                **{name: value for name, value in target.items() if name not in _NOT_DESCRIBED},
-                "draft": welcome.draft
-                and {
-                    name: getattr(welcome.draft, name) for name in welcome.draft.__struct_fields__
-                },
-            },
+            "target": {name: value for name, value in target.items() if name not in _NOT_DESCRIBED},
             "draft": draft and _described(draft, runtime.draft_device_name),
             "tokenizer": self.tokenizer.name,
-            "draft_energy": {"method": self._meter.meter.method, "reason": self._meter.reason},
+            "draft_energy": {
+                "method": self._meter.meter.method,
+                "reason": self._meter.reason,
+                "idle_watts": self._meter.idle_watts,
+            },
             "client": {
                 "autodraft": __version__,
                 "python": platform.python_version(),
@@ -147,11 +145,16 @@ class UserSide:
             },
         }
 
-    def close(self) -> None:
-        """Close the link; what is loaded stays for the next connection. Safe to call twice."""
+    def disconnect(self) -> None:
+        """Close the link, where there is one."""
         target, self._target = self._target, None
         if target is not None:
             target.close()
+
+    def close(self) -> None:
+        """Close link and energy meter; the models stay loaded. Safe to call twice."""
+        self.disconnect()
+        self._forget_meter()
 
     def _wish(self) -> TargetWish:
         models = self._config.models

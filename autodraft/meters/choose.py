@@ -44,9 +44,9 @@ def choose_meter(
 ) -> ChosenMeter:
     """Return the meter of a machine.
 
-    A process that computes on GPUs is charged for these GPUs: energy counter, else polled power. One
-    that computes on the CPU alone is charged for the CPU packages. Without a counter the energy is
-    modelled.
+    A process that computes on GPUs is charged for these GPUs: energy counter, else polled power.
+    One that computes on the CPU alone is charged for the CPU packages. Without a counter the energy
+    is modelled.
 
     Args:
         gpu_uuids: The GPUs that the process uses (``GPU-…``); empty for the CPU alone.
@@ -79,7 +79,7 @@ def _on_gpus(uuids: Sequence[str], nvml: Any) -> tuple[_Candidate, ...]:
 
 
 def _on_cpu(root: Path) -> tuple[_Candidate, ...]:
-    figures = "The RAPL counters of the CPU packages, as no model is on a GPU with a counter"
+    figures = "The RAPL counters of the CPU packages, as no NVIDIA GPU is in use"
     return (_Candidate(lambda: rapl_meter(root), figures),)
 
 

@@ -105,8 +105,9 @@ def rapl_meter(root: Path = RAPL_ROOT) -> CounterMeter | Unavailable:
 def _packages(root: Path) -> list[Path]:
     """Return the folders of the packages, and of nothing that a package holds or that holds it.
 
-    ``core``, ``uncore`` and ``dram`` lie inside a package's folder as well as beside it, ``psys`` (the
-    whole platform) beside it, and ``intel-rapl-mmio`` shows the same packages once more.
+    Listed beside them are ``core`` and ``uncore``, parts of a package, ``dram``, a part on some
+    processors only, and ``psys``, the whole platform. ``intel-rapl-mmio`` shows the same packages
+    once more.
     """
     zones = sorted(root.glob("intel-rapl:*"))
     return [zone for zone in zones if _name(zone).startswith("package-")]

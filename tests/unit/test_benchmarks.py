@@ -43,12 +43,13 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     import _common
     import _stub_models
     import forward
+    import link_shaping
     import round_overhead
 
-    return {m.__name__: m for m in (_common, _stub_models, forward, round_overhead)}
+    return {m.__name__: m for m in (_common, _stub_models, forward, link_shaping, round_overhead)}
 
 
-@pytest.mark.parametrize("script", ["round_overhead.py", "forward.py"])
+@pytest.mark.parametrize("script", ["round_overhead.py", "forward.py", "link_shaping.py"])
 def test_help_names_the_options_that_every_benchmark_has(script: str) -> None:
     done = run(script, "--help")
     assert done.returncode == 0, done.stderr
@@ -175,3 +176,88 @@ def test_a_percentile_is_the_nearest_rank(benchmarks: dict[str, ModuleType]) -> 
     percentile = benchmarks["_common"].percentile
     assert percentile(range(100, 0, -1), 0.95) == 95
     assert percentile([7.0], 0.95) == 7.0
+
+
+@pytest.mark.embedded
+def test_link_shaping_ends_with_every_figure_of_every_round_trip() -> None:
+    figures = figures_of(
+        "link_shaping.py", "--turns", "1", "--tokens", "4", "--rtt", "30", "--seed", "3"
+    )
+    assert figures["benchmark"] == "link_shaping"
+    assert (figures["turns"], figures["tokens"], figures["seed"]) == (1, 4, 3)
+    assert set(figures["rtts_ms"]) == {"0", "30"}
+    bare, shaped = figures["rtts_ms"]["0"], figures["rtts_ms"]["30"]
+    assert shaped["ping_ms"] >= 30 > bare["ping_ms"]
+    assert shaped["round_link_ms"] >= 30
+    assert "round_error_ms" not in bare
+    assert set(shaped["methods"]) == {"server_only", "chain", "chain@server"}
+    assert all(method["ttft_ms"] >= 30 for method in shaped["methods"].values())
+
+
+def turn_of(shaping: ModuleType, added_s: float) -> Any:
+    """Return five tokens in 0.5 s at RTT 0, ``chain`` in two rounds; more at 100 ms."""
+
+    def answer(ttft_s: float, total_s: float, *link_s: float) -> Any:
+        return shaping.Answer((1, 2, 3, 4, 5), ttft_s, total_s, link_s)
+
+    return {
+        ("server_only", 0): answer(0.1, 0.5),
+        ("chain", 0): answer(0.1, 0.3, 0.002, 0.002),
+        ("chain@server", 0): answer(0.1, 0.3, 0.0, 0.0),
+        ("server_only", 100): answer(0.2 + added_s, 0.6 + added_s),
+        ("chain", 100): answer(0.2, 0.6, 0.102 + added_s, 0.102 + added_s),
+        ("chain@server", 100): answer(0.2, 0.4, 0.0, 0.0),
+    }
+
+
+@pytest.mark.parametrize(
+    ("added_s", "as_wanted"), [(0.0, True), (0.004, True), (0.006, False), (-0.006, False)]
+)
+def test_link_shaping_compares_with_the_bare_link(
+    benchmarks: dict[str, ModuleType], added_s: float, as_wanted: bool
+) -> None:
+    shaping = benchmarks["link_shaping"]
+    pings = {0: [0.001], 100: [0.103, 0.104, 0.199]}
+    turns = [turn_of(shaping, added_s)] * 2
+    figures = shaping.figures(shaping.Measured(turns, pings), [100])
+    link = figures["rtts_ms"]["100"]
+    assert link["ping_ms"] == 104.0
+    assert link["ping_error_ms"] == 3.0
+    assert link["round_error_ms"] == pytest.approx(added_s * 1e3)
+    assert link["round_error_share"] == pytest.approx(added_s * 10)
+    assert figures["worst_round_error_ms"] == pytest.approx(added_s * 1e3)
+    assert figures["rounds_as_wanted"] is as_wanted
+    assert figures["worst_server_only_tpot_change"] == 0.0
+    assert figures["worst_server_only_ttft_error_ms"] == pytest.approx(added_s * 1e3)
+
+
+def test_link_shaping_takes_speeds_over_totals_and_changes_over_pairs(
+    benchmarks: dict[str, ModuleType],
+) -> None:
+    shaping = benchmarks["link_shaping"]
+    figures = shaping.figures(
+        shaping.Measured([turn_of(shaping, 0.0)] * 2, {0: [0.001], 100: [0.101]}), [100]
+    )
+    chain = figures["rtts_ms"]["100"]["methods"]["chain"]
+    assert chain["tokens_per_s"] == pytest.approx(10 / 1.2, abs=1e-4)
+    assert chain["tpot_ms"] == 100.0
+    assert chain["tpot_change"] == 1.0  # 0.4 s for four tokens, 0.2 s without a round trip
+    assert chain["ttft_added_ms"] == 100.0
+    assert chain["mat"] == 2.0
+    at_server = figures["rtts_ms"]["100"]["methods"]["chain@server"]
+    assert at_server["speedup"] == 1.5
+    assert at_server["ttft_over_server_only_ms"] == 0.0
+
+
+def test_link_shaping_refuses_answers_that_differ_or_cannot_be_timed(
+    benchmarks: dict[str, ModuleType],
+) -> None:
+    shaping, common = benchmarks["link_shaping"], benchmarks["_common"]
+    turn = turn_of(shaping, 0.0)
+    shaping.require_equal(turn)
+    turn["chain", 100] = shaping.Answer((1, 2, 3, 4, 6), 0.1, 0.2, (0.1,))
+    with pytest.raises(common.CannotMeasure, match="^chain at 100 ms does not answer as"):
+        shaping.require_equal(turn)
+    short = dict.fromkeys(turn, shaping.Answer((1,), 0.1, 0.1, ()))
+    with pytest.raises(common.CannotMeasure, match="one token"):
+        shaping.require_equal(short)

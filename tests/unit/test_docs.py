@@ -39,7 +39,7 @@ PAGES: Final = [
 ]
 RUNNER: Final = "evaluation/run_main_experiment_overall_performance.sh"
 SCRIPTS: Final = {"run_target.sh", "scripts/quickstart.sh", RUNNER}
-SOURCES: Final = sorted([*(ROOT / "autodraft").rglob("*.py"), *(ROOT / "evaluation").glob("*.py")])
+SOURCES: Final = sorted([*(ROOT / "autodraft").rglob("*.py"), *(ROOT / "evaluation").rglob("*.py")])
 FOREIGN_OPTIONS: Final = {"--strict", "--no-deps"}  # of mypy and pip
 FOREIGN_VARIABLES: Final = {"OMP_WAIT_POLICY", "OMP_NUM_THREADS", "HF_TOKEN", "HF_HUB_OFFLINE"}
 
@@ -224,7 +224,7 @@ def test_the_runner_tells_all_options_of_the_harness() -> None:
     done = subprocess.run(
         ["bash", str(ROOT / RUNNER), "--help"], capture_output=True, text=True, check=True
     )
-    (run,) = harness._parser()._subparsers._group_actions[0].choices.values()  # type: ignore[union-attr]
+    run = harness._parser()._subparsers._group_actions[0].choices["run"]  # type: ignore[union-attr]
     assert options_of(run) - {"-h", "--help"} <= set(re.findall(r"--[a-z-]+", done.stdout))
 
 

@@ -1,6 +1,7 @@
 """``draft_quality``: its figures worked out by hand, and the script from end to end."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,23 @@ def test_a_target_as_its_own_draft_accepts_everything(
         assert bench["mat_tree32_retrieval"] > 1
     assert found["draft_step_ratio"] > 0
     assert set(found["steps"]) == {"128", "256", "512"}
+
+
+def test_a_completion_goes_on_with_the_raw_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = str(save_tiny_model(tmp_path / "model", seed=2, max_position_embeddings=40))
+    row = {"task_id": "HumanEval/0", "prompt": "d" * 300}
+    (tmp_path / "humaneval.jsonl").write_text(json.dumps(row) + "\n")
+    monkeypatch.setenv("AUTODRAFT_BENCH_DIR", str(tmp_path))
+    tokens = {}
+    for bench in ("humaneval", "humaneval:completion"):
+        done = run("--bench", bench, "--target", model, "--draft", model)
+        assert done.returncode == 1
+        found = re.search(rf"{bench}: question HumanEval/0 has (\d+) tokens", done.stderr)
+        assert found, done.stderr
+        tokens[bench] = int(found[1])
+    assert tokens["humaneval:completion"] < tokens["humaneval"]
 
 
 @pytest.mark.embedded

@@ -13,6 +13,7 @@ from autodraft.config_io import load_config
 from autodraft.errors import ConnectError, ContextLengthError, LinkClosed
 from evaluation.datasets import Locations, Question, load_bench
 from tests.unit.evaluation_fakes import FakeEngine
+from tests.unit.evaluation_harness import METHODS, Harness, fail_at
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNNER = ROOT / "evaluation" / "run_main_experiment_overall_performance.sh"

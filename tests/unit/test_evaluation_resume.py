@@ -37,7 +37,7 @@ def stopped(harness: Harness) -> Harness:
     return harness
 
 
-# ------------------------------------------------------------------------------------ going on by default
+# ------------------------------------------------------------------------------ going on by default
 
 
 @pytest.mark.parametrize("option", [(), ("--resume",)])
@@ -228,7 +228,7 @@ def test_a_run_that_is_named_must_have_the_configuration(
     assert len(stopped.engine.asked) == 3
 
 
-# --------------------------------------------------------------------------------------- choosing a run
+# ----------------------------------------------------------------------------------- choosing a run
 
 
 def make_runs(root: Path, config: ExperimentConfig, *names: str) -> None:
@@ -282,18 +282,22 @@ def test_every_other_tag_makes_one() -> None:
     assert comparable(config).run == comparable(make_config()).run
 
 
-# ------------------------------------------------------------------------------------------- signals
+# ------------------------------------------------------------------------------------------ signals
 
 
 def test_a_signal_waits_for_what_must_be_whole() -> None:
     done = []
-    with Interrupts() as interrupts:
-        with pytest.raises(KeyboardInterrupt), interrupts.held():
+
+    def kill_within(interrupts: Interrupts) -> None:
+        with interrupts.held():
             os.kill(os.getpid(), signal.SIGTERM)
             done.append("the end of the block")
+
+    with Interrupts() as interrupts:
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-            signal.pause()
+            kill_within(interrupts)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
         with interrupts.held():  # nothing is left pending
             pass
     assert done == ["the end of the block"]

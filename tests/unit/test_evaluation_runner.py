@@ -94,7 +94,7 @@ def once(method: str, text: str, *errors: AutodraftError) -> Failure:
     return failure
 
 
-# ---------------------------------------------------------------------------------- order of running
+# --------------------------------------------------------------------------------- order of running
 
 
 def test_all_methods_answer_a_question_before_the_next_one_is_asked() -> None:
@@ -139,7 +139,7 @@ def test_the_seed_is_recorded() -> None:
     assert {line.case.seed for line in run.sink.lines} == {7}
 
 
-# ------------------------------------------------------------------------------------------- prompts
+# ------------------------------------------------------------------------------------------ prompts
 
 
 def test_the_second_turn_of_every_method_follows_the_answer_of_server_only() -> None:
@@ -209,7 +209,7 @@ def test_two_chain_lengths_are_recorded_under_two_labels() -> None:
     ]
 
 
-# -------------------------------------------------------------------------------------------- errors
+# ------------------------------------------------------------------------------------------- errors
 
 
 def test_a_failed_request_is_recorded_and_the_run_goes_on() -> None:
@@ -327,7 +327,7 @@ def test_a_fault_that_is_not_ours_is_not_swallowed() -> None:
         Run(make_config(), ONE_TURN, failure)
 
 
-# ------------------------------------------------------------------------------------------ going on
+# ----------------------------------------------------------------------------------------- going on
 
 
 def test_what_is_answered_is_not_asked_again() -> None:
@@ -368,7 +368,7 @@ def test_a_network_that_is_done_is_not_touched() -> None:
     assert len(rest.engine.asked) == 4 + 3  # the warm-up is whole
 
 
-# ----------------------------------------------------------------------------------------- warming up
+# --------------------------------------------------------------------------------------- warming up
 
 
 def around_warm_up(engine: FakeEngine, wanted: int, *questions: Question) -> ListSink:

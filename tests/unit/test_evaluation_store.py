@@ -164,7 +164,7 @@ def test_a_run_with_a_request_is_never_discarded(store: RunStore) -> None:
     assert not empty.folder.exists()
 
 
-# ------------------------------------------------------------------------- after a process was killed
+# ----------------------------------------------------------------------- after a process was killed
 
 
 def append_bytes(store: RunStore, name: str, data: bytes) -> None:
@@ -209,9 +209,9 @@ def test_mending_refuses_a_line_in_the_middle_that_is_none(store: RunStore) -> N
 
 
 def test_two_processes_cannot_write_one_run(store: RunStore) -> None:
+    second = RunStore(store.folder).locked()
     with store.locked(), pytest.raises(StoreError, match=r"Another process .*--fresh"):
-        with RunStore(store.folder).locked():
-            pass
+        second.__enter__()
     with store.locked():  # free again
         pass
 

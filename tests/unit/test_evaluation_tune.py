@@ -16,6 +16,7 @@ from rich.console import Console
 from autodraft.config import ExperimentConfig, MethodSpec
 from autodraft.errors import AutodraftError, ConfigError, ContextLengthError, LinkClosed, StoreError
 from evaluation.candidates import candidates
+from evaluation.cli import main
 from evaluation.datasets import Question
 from evaluation.estimate import Rates
 from evaluation.plan import load_measured
@@ -326,3 +327,87 @@ def test_a_dry_run_says_what_is_missing(tmp_path: Path) -> None:
     assert "would stop the tuning: " in text
     assert "mt_bench.jsonl" in text
     assert "0 requests" in text
+
+
+# ------------------------------------------------------------ the command line
+
+
+class CommandLine:
+    """Calls the command line on one configuration, with an engine of its own each time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.config = folder / "mine.yaml"
+        self.config.write_text(
+            "models: {BASE_MODEL_PATH: 'embedded:smollm2-135m-instruct', "
+            "DRAFT_MODEL_PATH: 'embedded:smollm2-draft'}\n"
+            "objective: {BASE_COST_SENSITIVITY: 0}\n"
+            "dataset: {BENCHES_CSV: quick, VALIDATION_QUESTIONS: 2}\n"
+            "algorithms: {METHODS_CSV: [server_only, chain]}\n"
+            "network: {RTT_MS: 9000}\n"
+            "run: {WARMUP_QUESTIONS: 0}\n"
+        )
+        self.output = folder / "results"
+        self.engines: list[SpeedEngine] = []
+
+    def __call__(self, command: str, *options: str) -> int:
+        def make_engine(_: ExperimentConfig) -> SpeedEngine:
+            self.engines.append(SpeedEngine())
+            return self.engines[-1]
+
+        return main(
+            [command, str(self.config), "--output", str(self.output), *options], make_engine
+        )
+
+    def depths(self, experiment: str) -> set[int]:
+        """Return the lengths of the chains that the newest run of an experiment names."""
+        folder = max((self.output / experiment).iterdir(), key=lambda path: path.stat().st_mtime_ns)
+        methods = json.loads((folder / "manifest.json").read_bytes())["methods"]
+        return {each["max_depth"] for each in methods if each["method"] == "chain"}
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    monkeypatch.setenv("AUTODRAFT_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setattr("evaluation.report.draw_tradeoffs", lambda *_: [])
+    return CommandLine(tmp_path)
+
+
+def test_a_run_after_tune_takes_what_was_chosen(
+    command: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("run", "--limit", "1") == 0
+    assert "not tuned, so it takes d=4" in capsys.readouterr().err
+    assert command.depths("mine") == {4}
+    assert command("tune") == 0
+    assert "Stored in" in capsys.readouterr().out
+    assert command.depths("mine-tune") == {1, 2, 3, 4, 5, 6, 8, 10}
+    assert command("run", "--limit", "1", "--fresh") == 0
+    assert "not tuned" not in capsys.readouterr().err
+    assert command.depths("mine") == {5}
+    measured, tuned = command.engines[0].prompts, command.engines[1].prompts
+    assert command.engines[2].prompts == measured
+    assert not measured & tuned
+
+
+def test_a_second_tune_asks_nothing_and_a_fresh_one_asks_all(command: CommandLine) -> None:
+    assert [command("tune"), command("tune"), command("tune", "--resume")] == [0, 0, 0]
+    assert len(command.engines) == 1
+    assert command("tune", "--fresh") == 0
+    assert command.engines[1].asked == command.engines[0].asked
+
+
+def test_a_dry_run_of_tune_makes_no_engine_and_no_file(
+    command: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("tune", "--dry-run") == 0
+    assert "27 requests" in capsys.readouterr().out
+    assert not command.engines
+    assert not command.output.exists()
+
+
+def test_tune_without_auto_is_a_mistake_in_the_configuration(
+    command: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("tune", "--set", "algorithms.CHAIN_D=3") == 2
+    assert "error: There is nothing to tune" in capsys.readouterr().err
+    assert not command.output.exists()

@@ -19,6 +19,7 @@ from autodraft.config import (
 )
 from autodraft.errors import AutodraftError, ConfigError, ContextLengthError, TokenizerMismatch
 from autodraft.models.loader import LoadedModel, ModelSource, load_model
+from autodraft.transport.shaping import LinkShape
 from tests.fakes import LoopbackLink, greedy_reference, save_tiny_model, tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -142,7 +143,7 @@ def links(target: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> list[Loopback
     """Every link an engine opens, to a target in this process."""
     opened: list[LoopbackLink] = []
 
-    def link(host: str, port: int, token: str | None) -> LoopbackLink:
+    def link(host: str, port: int, token: str | None, shape: LinkShape) -> LoopbackLink:
         tokenizer = target.tokenizer
         opened.append(
             LoopbackLink(
@@ -155,7 +156,7 @@ def links(target: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> list[Loopback
         )
         return opened[-1]
 
-    monkeypatch.setattr("autodraft.api.Link", link)
+    monkeypatch.setattr("autodraft.engine.user.Link", link)
     return opened
 
 
@@ -252,7 +253,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(source.name)
         return load_model(source)
 
-    monkeypatch.setattr("autodraft.api.load_model", counted)
+    monkeypatch.setattr("autodraft.engine.user.load_model", counted)
     return names
 
 
