@@ -71,6 +71,7 @@ class StubRunner:
     max_context = 8_192
     vocab_size = VOCAB_SIZE
     device = "cpu"
+    devices = frozenset({torch.device("cpu")})
     dtype = "bfloat16"
 
     def new_cache(self, capacity: int) -> KVCache:
@@ -94,6 +95,10 @@ class StubTokenizer:
     """A tokenizer of which only the identity is asked for."""
 
     eos_ids: frozenset[int] = frozenset()
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the ids as text; no answer here has a stop string that would need it."""
+        return " ".join(map(str, token_ids))
 
     def fingerprint(self) -> str:
         """Return a made-up fingerprint."""

@@ -6,9 +6,12 @@ set -euo pipefail
 usage() {
   cat >&2 <<'USAGE'
 usage: run_main_experiment_overall_performance.sh (--config-xml FILE | --config-yaml FILE)
-         [--limit N] [--set block.KEY=value]... [--output DIR] [--dry-run]
+         [--limit N] [--set block.KEY=value]... [--output DIR] [--resume [RUN_ID] | --fresh]
+         [--dry-run [--assume-tokens-per-s X]]
 
-Needs a running target server (run_target.sh) unless --dry-run is given.
+Needs a running target server (run_target.sh) unless --dry-run is given, or nothing is left to do.
+A run of the same configuration that was ended goes on where it stood: --resume insists on that,
+--fresh begins a new one.
 PYTHON=… chooses the interpreter (default: .venv/bin/python of the repository, else python3).
 USAGE
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # From a fresh clone to a table, a CSV file and a plot: installs, prepares the embedded models,
 # starts a target server on a free port, runs configs/quickstart.xml against it, stops the server.
+# Each call is a run of its own, unless --resume goes on with one that was ended.
 # Further options go to the experiment, for example: --set models.DTYPE=float32
 # No GPU, no model hub. PYTHON=… chooses the interpreter that .venv is made from.
 set -euo pipefail
@@ -53,11 +54,16 @@ for ((waited = 0; waited < ready_limit_s * 5; waited++)); do
 done
 [[ -n $port ]] || fail "The target server was not ready after $ready_limit_s s."
 
+# A server of its own for each call: without --resume, so is the run.
+fresh=(--fresh)
+for option in "$@"; do
+  [[ $option != --resume* ]] || fresh=()
+done
 code=0
 bash "$root/evaluation/run_main_experiment_overall_performance.sh" \
   --config-xml "$root/configs/quickstart.xml" \
   --set runtime.TARGET_HOST=127.0.0.1 --set "runtime.TARGET_PORT=$port" \
-  --set runtime.SERVER_NAME=autodraft "$@" || code=$?
+  --set runtime.SERVER_NAME=autodraft ${fresh[@]+"${fresh[@]}"} "$@" || code=$?
 if ((code != 0)); then
   echo "The experiment ended with exit code $code. The target server's last lines:" >&2
   tail -n 20 -- "$log" >&2

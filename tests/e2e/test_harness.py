@@ -33,8 +33,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def server(models: tuple[Path, Path], tmp_path: Path) -> Iterator[TargetProcess]:
-    with target_process(tmp_path, "--base-model-path", str(models[0])) as process:
+    with target_process(tmp_path, *target_options(models)) as process:
         yield process
+
+
+def target_options(models: tuple[Path, Path]) -> list[str]:
+    return ["--base-model-path", str(models[0]), "--dtype", "float32"]
 
 
 def command(models: tuple[Path, Path], port: int, output: Path, *further: str) -> list[str]:
@@ -42,7 +46,7 @@ def command(models: tuple[Path, Path], port: int, output: Path, *further: str) -
         "models.BASE_MODEL_PATH": models[0],
         "models.DRAFT_MODEL_PATH": models[1],
         "models.DTYPE": "float32",
-        "models.TARGET_DTYPE": "auto",
+        "models.TARGET_DTYPE": "float32",
         "runtime.TARGET_PORT": port,
         "runtime.DEVICE_MAP": "cpu",
         "algorithms.METHODS_CSV": ",".join(METHODS),
@@ -95,8 +99,9 @@ def test_one_command_gives_table_files_and_plots(
     assert len(rounds) == sum(line["rounds"] for line in speculative)
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["status"] == "finished"
-    assert manifest["rtt_s"] > 0
-    assert {"config.xml", "config.resolved.yaml", "tradeoff.csv"} <= {
+    (session,) = manifest["sessions"]
+    assert session["rtt_s"]["unshaped"] > 0
+    assert {"config.xml", "config.resolved.yaml", "tradeoff.csv", "categories.csv"} <= {
         path.name for path in folder.iterdir()
     }
     assert {path.suffix for path in (folder / "plots").iterdir()} == {".png", ".svg"}
@@ -105,14 +110,14 @@ def test_one_command_gives_table_files_and_plots(
     )
 
 
-def test_a_server_killed_in_mid_run_keeps_what_was_finished(
+def test_a_run_whose_server_was_killed_goes_on_with_another_one(
     models: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    server = TargetProcess(tmp_path, "--base-model-path", str(models[0]))
-    arguments = command(
-        models, server.port, tmp_path / "out", "--set", "run.MAX_NEW_TOKENS=400",
-        "--set", "run.WARMUP_QUESTIONS=0",
+    server = TargetProcess(tmp_path, *target_options(models))
+    options = (
+        "--limit", "3", "--set", "run.MAX_NEW_TOKENS=150", "--set", "run.WARMUP_QUESTIONS=0"
     )  # fmt: skip
+    arguments = command(models, server.port, tmp_path / "out", *options, "--set", "run.RETRIES=1")
     process = subprocess.Popen(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     )
@@ -124,14 +129,29 @@ def test_a_server_killed_in_mid_run_keeps_what_was_finished(
     server.kill()
     killed = time.monotonic()
     output, errors = process.communicate(timeout=60)
-    assert time.monotonic() - killed < 10
+    assert time.monotonic() - killed < 20
     assert process.returncode == 1, errors
     assert "Traceback" not in errors
-    assert "ended" in errors
+    assert "link lost, trying again in 0.5 s (attempt 2 of 2)" in errors
+    assert "Go on later with --resume" in errors
     lines = [json.loads(line) for line in finished[0].read_text().splitlines()]
     assert lines[0]["status"] == "ok"
     assert lines[-1]["status"] == "error"
+    assert lines[-1]["attempts"] == 2
     assert (finished[0].parent / "summary.csv").exists()
+
+    again = tmp_path / "again"
+    again.mkdir()
+    with target_process(again, *target_options(models)) as other:
+        process_again = run(
+            command(models, other.port, tmp_path / "out", *options, "--resume")
+        )  # another port, and more patience: still the same run
+    assert process_again.returncode == 0, process_again.stderr
+    assert "requests are answered already" in process_again.stderr
+    with (only_run_folder(tmp_path / "out") / "summary.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["requests"], row["errors"]) for row in rows] == [("3", "0")] * len(METHODS)
+    assert {float(row["identical_share"]) for row in rows} == {1.0}
 
 
 def test_autodraft_is_refused_until_it_exists(models: tuple[Path, Path], tmp_path: Path) -> None:

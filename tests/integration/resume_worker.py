@@ -1,12 +1,11 @@
-"""Sessions of one experiment that are killed at a chosen moment; driven by ``test_resume.py``.
+"""Sessions of experiments that are killed at a chosen moment; driven by ``test_resume.py``.
 
-Reads a number from standard input for each session: the moment at which it is killed, counted from
-1, or 0 to let it end by itself. A moment is: before an answer, before, within and after each write
-of a file. Prints how each session ended: its exit code, or minus the signal. Every session is a
-process of its own, forked from this one so that nothing is imported twice.
-
-usage: resume_worker.py ASKED MADE ARGUMENTS...; what is asked of an engine is noted in the file
-ASKED, and that one was made in MADE.
+Reads a line from standard input for each session: the moment at which it is killed, counted from 1,
+or 0 to let it end by itself, and the experiment's folder. A moment is: before an answer, before,
+within and after each write of a file. Prints how each session ended: its exit code, or minus the
+signal. Every session is a process of its own, forked from this one so that nothing is imported
+twice. In the experiment's folder, ``asked`` has a line for each request, and ``made`` is there when
+an engine was made.
 """
 
 import os
@@ -103,28 +102,29 @@ def plant(bomb: Bomb) -> None:
     evaluation.store.write_atomic = torn_write
 
 
-def session(moment: int, asked: Path, made: Path, arguments: list[str]) -> int:
+def session(moment: int, folder: Path) -> int:
     bomb = Bomb(moment)
     plant(bomb)
 
     def make_engine(config: ExperimentConfig) -> FakeEngine:
-        made.write_text("an engine was made\n")
-        return SteadyEngine(bomb, asked)
+        (folder / "made").touch()
+        return SteadyEngine(bomb, folder / "asked")
 
-    return main(arguments, make_engine)
+    return main(["run", f"{folder}/example.yaml", "--output", f"{folder}/out"], make_engine)
 
 
-def serve(asked: str, made: str, *arguments: str) -> None:
+def serve() -> None:
     # Pictures are drawn from the tables and take longer than all the rest.
     evaluation.report.draw_tradeoffs = lambda points, folder: []
     replies = os.dup(1)
     os.dup2(2, 1)  # what a session prints goes elsewhere
     for line in sys.stdin:
+        moment, _, folder = line.rstrip("\n").partition(" ")
         child = os.fork()
         if child == 0:
             try:
-                os._exit(session(int(line), Path(asked), Path(made), list(arguments)))
-            except BaseException:
+                os._exit(session(int(moment), Path(folder)))
+            except BaseException:  # noqa: BLE001 - a child must not go on with its parent's loop
                 sys.excepthook(*sys.exc_info())
                 os._exit(99)
         _, status = os.waitpid(child, 0)
@@ -132,4 +132,4 @@ def serve(asked: str, made: str, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(*sys.argv[1:])
+    serve()

@@ -170,15 +170,15 @@ def test_a_reply_is_under_way_while_the_client_is_busy(linked: Callable[..., Lin
 def test_a_reply_that_has_arrived_but_is_not_due_is_no_reply_yet(
     linked: Callable[..., Link],
 ) -> None:
-    link = linked(rtt_s=0.4)
+    link = linked(rtt_s=0.8)
     link.send(msg.Ping())
     started = time.perf_counter()
-    time.sleep(0.2)
+    time.sleep(0.1)
     with pytest.raises(LinkTimeout, match=r"within 0\.05 s"):
         link.receive(msg.Pong, timeout_s=0.05)
-    assert time.perf_counter() - started < 0.4  # else the machine was too slow to tell
+    assert time.perf_counter() - started < 0.8  # else the machine was too slow to tell
     link.receive(msg.Pong)
-    assert time.perf_counter() - started >= 0.4
+    assert time.perf_counter() - started >= 0.8
 
 
 def test_the_uplink_takes_a_frames_bytes_over_its_bandwidth(
@@ -192,8 +192,8 @@ def test_the_uplink_takes_a_frames_bytes_over_its_bandwidth(
     link.receive(msg.Pong)
     link.receive(msg.Pong)
     first, second = (arrived - started for arrived, _ in server.arrived)
-    assert 0.2 <= first < 0.3
-    assert second >= 0.3
+    assert first >= 0.2
+    assert second >= 0.3  # it began when the first was through
 
 
 def test_the_downlink_takes_a_frames_bytes_over_its_bandwidth(
