@@ -27,8 +27,8 @@ import torch
 from autodraft.config import ServerConfig
 from autodraft.decoding.stopping import StopRules
 from autodraft.engine.remote import RemoteTarget, TargetWish
-from autodraft.engine.service import TargetService
 from autodraft.engine.rounds import Meters, Rounds
+from autodraft.engine.service import TargetService
 from autodraft.engine.session import Request, Speculative
 from autodraft.errors import AutodraftError
 from autodraft.models.runner import best_tokens

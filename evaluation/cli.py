@@ -22,9 +22,9 @@ from autodraft import settings
 from autodraft.config import ExperimentConfig
 from autodraft.config_io import LoadedConfig, dump_yaml, load_config
 from autodraft.errors import AutodraftError, ConfigError
-from evaluation.datasets import Locations, overlaps
+from evaluation.datasets import Locations, describe_source, overlaps
 from evaluation.dry_run import print_dry_run
-from evaluation.estimate import ASSUMED_TOKENS_PER_S, find_rates
+from evaluation.estimate import ASSUMED_TOKENS_PER_S, TUNING_SUFFIX, find_rates
 from evaluation.experiment import (
     EXIT_FAILED,
     Consoles,
@@ -39,7 +39,6 @@ from evaluation.resume import Wish, choose_run, resolved_text
 from evaluation.runner import Engine
 from evaluation.store import RESOLVED_FILE, RunStore, make_run_id
 from evaluation.tune import (
-    EXPERIMENT_SUFFIX,
     load_validation,
     print_tuning_dry_run,
     tune,
@@ -236,11 +235,13 @@ def _opened_experiment(
     folder: Path,
     wish: Wish,
     consoles: Consoles,
+    locations: Locations,
 ) -> Iterator[Experiment]:
     """Hold an experiment that begins or goes on; its runs are below the folder."""
     with Interrupts() as interrupts, _opened_store(loaded, folder, wish) as (store, goes_on):
         take = continued_manifest if goes_on else new_manifest
         manifest = take(loaded, plan, questions, store)
+        manifest.set_sources({bench: describe_source(bench, locations) for bench in plan.benches})
         yield Experiment(plan, questions, store, manifest, consoles, interrupts)
 
 
@@ -258,7 +259,9 @@ def _run(arguments: argparse.Namespace, argv: Sequence[str], make_engine: Engine
     require_methods(plan)
     questions = load_questions(plan, locations)
     folder, wish = root / loaded.source.stem, _wish(arguments)
-    with _opened_experiment(loaded, plan, questions, folder, wish, consoles) as experiment:
+    with _opened_experiment(
+        loaded, plan, questions, folder, wish, consoles, locations
+    ) as experiment:
         return experiment.run(make_engine, argv)
 
 
@@ -274,8 +277,10 @@ def _tune(arguments: argparse.Namespace, argv: Sequence[str], make_engine: Engin
         print_tuning_dry_run(consoles.out, plan, locations, rates)
         return 0
     validation = load_validation(plan, locations)
-    folder, wish = root / f"{loaded.source.stem}{EXPERIMENT_SUFFIX}", _wish(arguments)
-    with _opened_experiment(loaded, plan, validation.asked, folder, wish, consoles) as experiment:
+    folder, wish = root / f"{loaded.source.stem}{TUNING_SUFFIX}", _wish(arguments)
+    with _opened_experiment(
+        loaded, plan, validation.asked, folder, wish, consoles, locations
+    ) as experiment:
         return tune(experiment, validation, _tunings(), make_engine, argv)
 
 

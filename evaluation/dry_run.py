@@ -5,7 +5,7 @@ No engine is made, no server asked, nothing downloaded and nothing written.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich import box
 from rich.console import Console
@@ -13,7 +13,7 @@ from rich.table import Table
 
 from autodraft.config import MethodSpec, NetworkSetting
 from autodraft.errors import ConfigError, DataError
-from evaluation.datasets import Locations, Question
+from evaluation.datasets import Locations, Question, describe_source
 from evaluation.estimate import Rates, basis, target_cost_usd
 from evaluation.plan import Condition, Plan, load_measured
 from evaluation.progress import format_duration
@@ -51,17 +51,11 @@ def print_dry_run(console: Console, plan: Plan, locations: Locations, rates: Rat
     table.pad_edge, table.collapse_padding = False, True
     for heading in _HEADINGS:
         table.add_column(heading, justify="right" if heading in _RIGHT else "left", no_wrap=True)
-    stories: dict[str, None] = {}
-    questions: dict[str, tuple[Question, ...] | None] = {}
-    for bench in plan.benches:
-        try:
-            questions[bench] = load_measured(plan.config, bench, locations)
-        except DataError as error:
-            questions[bench] = None
-            stories[str(error)] = None
+    found = {bench: _find(plan, bench, locations) for bench in plan.benches}
+    stories = dict.fromkeys(each.story for each in found.values() if each.story)
     totals, warm = _Totals(), set[NetworkSetting]()
     for condition in plan.conditions:
-        asked = questions[condition.bench]
+        asked = found[condition.bench].questions
         for spec in condition.methods:
             state, story = _state(spec, asked)
             if story:
@@ -74,9 +68,28 @@ def print_dry_run(console: Console, plan: Plan, locations: Locations, rates: Rat
     unbounded = console.options.update(max_width=_UNBOUNDED)
     console.width = max(console.width, console.measure(table, options=unbounded).maximum)
     console.print(table)
+    for bench, each in found.items():
+        if each.source:
+            console.print(f"{bench}: {each.source}", soft_wrap=True)
     _print_totals(console, plan, totals, rates)
     for story in stories:
         console.print(f"would stop the run: {story}", soft_wrap=True)
+
+
+class _Found(NamedTuple):
+    """The questions of a benchmark and where they come from, or the story of why there are none."""
+
+    questions: tuple[Question, ...] | None
+    source: str = ""
+    story: str = ""
+
+
+def _find(plan: Plan, bench: str, locations: Locations) -> _Found:
+    try:
+        questions = load_measured(plan.config, bench, locations)
+        return _Found(questions, describe_source(bench, locations))
+    except DataError as error:
+        return _Found(None, story=str(error))
 
 
 def _state(spec: MethodSpec, asked: Sequence[Question] | None) -> tuple[str, str]:

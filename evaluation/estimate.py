@@ -17,6 +17,8 @@ from autodraft.errors import ConfigError
 from evaluation.store import MANIFEST_FILE, RESOLVED_FILE
 
 ASSUMED_TOKENS_PER_S: Final = 20.0
+TUNING_SUFFIX: Final = "-tune"
+"""What the folder of an experiment's tunings ends with."""
 TOKENS_PER_ROUND: Final = 2
 """Assumed for the round trips of speculation, where a rate was not measured over the link."""
 _MS_PER_S: Final = 1000.0
@@ -78,6 +80,8 @@ def find_rates(root: Path, config: ExperimentConfig, assumed: float) -> Rates:
         try:
             models = load_config(folder / RESOLVED_FILE).config.models
         except ConfigError:  # of another version
+            continue
+        if folder.parent.name.endswith(TUNING_SUFFIX):  # its labels are those of candidates
             continue
         if models == config.models and (measured := _measured(folder / "summary.csv")):
             return Rates(assumed, measured, f"{folder.parent.name}/{folder.name}")

@@ -87,6 +87,11 @@ class Manifest:
             self._session["engine"] = engine
             self._write()
 
+    def set_sources(self, sources: Mapping[str, str]) -> None:
+        """Note where the questions of each benchmark come from: file, checksum and what it is."""
+        self._data["question_files"] = dict(sources)
+        self._write()
+
     def set_rtt(self, network: NetworkSetting, rtt_s: float) -> None:
         """Note the round trip time that was measured over a link."""
         self._session["rtt_s"][network.label] = rtt_s

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from rich import box
 from rich.console import Console
@@ -38,9 +38,6 @@ from evaluation.tuning import (
     validation_questions,
     write_tuning,
 )
-
-EXPERIMENT_SUFFIX: Final = "-tune"
-"""What the name of the experiment's folder ends with."""
 
 # which question, turn and repeat
 _Key: TypeAlias = tuple[int | str, int, int]
