@@ -86,7 +86,7 @@ class _Found(NamedTuple):
 
 def _find(plan: Plan, bench: str, locations: Locations) -> _Found:
     try:
-        questions = load_measured(plan.config, bench, locations)
+        questions = load_measured(plan, bench, locations)
         return _Found(questions, describe_source(bench, locations))
     except DataError as error:
         return _Found(None, story=str(error))

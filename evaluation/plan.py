@@ -85,11 +85,13 @@ class Plan:
         config: The configuration.
         conditions: In the order in which they run: by benchmark, then network, then seed.
         notes: What a user should know of the shapes that were chosen.
+        tuned_benches: The benchmarks on whose validation questions a shape was tuned.
     """
 
     config: ExperimentConfig
     conditions: tuple[Condition, ...]
     notes: tuple[str, ...] = ()
+    tuned_benches: frozenset[str] = frozenset()
 
     @property
     def methods(self) -> tuple[MethodSpec, ...]:
@@ -145,29 +147,39 @@ def make_plan(config: ExperimentConfig, tuned: Tuned | None = None) -> Plan:
         ConfigError: If it asks for no method.
     """
     tuned = tuned or NothingTuned()
-    methods = config.methods()
-    notes: dict[tuple[str, str], str] = {}
-    conditions = []
+    conditions: list[Condition] = []
+    chosen: list[tuple[str, NetworkSetting, MethodSpec]] = []
+    missing: list[tuple[str, NetworkSetting, MethodSpec]] = []
     for bench, network in product(config.dataset.benches, config.network.settings()):
         shaped = []
-        for spec in methods:
+        for spec in config.methods():
             found = tuned.shape(spec, bench, network) if spec.tuned else None
-            if spec.tuned and found is None:
-                notes.setdefault((bench, spec.label), _not_tuned(spec, bench))
+            if spec.tuned:
+                (missing if found is None else chosen).append((bench, network, found or spec))
             shaped.append(found or spec)
-        for seed in config.seeds():
-            conditions.append(Condition(bench, network, seed, tuple(shaped)))
-    return Plan(config, tuple(conditions), tuple(notes.values()))
+        conditions += [Condition(bench, network, seed, tuple(shaped)) for seed in config.seeds()]
+    tuned_benches = tuple(dict.fromkeys(bench for bench, _, _ in chosen))
+    notes = [
+        f"{bench}, {network.label}, {spec.label}: tuned, so it takes {_shape(spec)}."
+        for bench, network, spec in chosen
+    ]
+    notes += [
+        f"{bench}, {network.label}, {spec.label}: not tuned, so it takes {_shape(spec)}. To choose "
+        "on validation questions, run: python -m evaluation tune CONFIG"
+        for bench, network, spec in missing
+    ]
+    notes += [
+        f"{bench}: the last {config.dataset.validation_questions} questions of each sub-task are "
+        "not measured, because shapes were tuned on them."
+        for bench in tuned_benches
+    ]
+    return Plan(config, tuple(conditions), tuple(notes), frozenset(tuned_benches))
 
 
-def _not_tuned(spec: MethodSpec, bench: str) -> str:
-    shape = f"width {spec.width}, depth {spec.max_depth} and {spec.node_budget} nodes"
+def _shape(spec: MethodSpec) -> str:
     if spec.width == 1:
-        shape = f"d={spec.max_depth}"
-    return (
-        f"{bench}, {spec.label}: not tuned, so it takes {shape}. To choose on validation "
-        "questions, run: python -m evaluation tune CONFIG"
-    )
+        return f"d={spec.max_depth}"
+    return f"width {spec.width}, depth {spec.max_depth} and {spec.node_budget} nodes"
 
 
 def require_methods(plan: Plan) -> None:
@@ -180,26 +192,24 @@ def require_methods(plan: Plan) -> None:
         spec.require_available()
 
 
-def load_measured(
-    config: ExperimentConfig, bench: str, locations: Locations
-) -> tuple[Question, ...]:
+def load_measured(plan: Plan, bench: str, locations: Locations) -> tuple[Question, ...]:
     """Load the questions that a run measures: validation questions left out, cut to the limit.
 
-    Validation questions are left out for every method as soon as the shape of one of them is to
-    be tuned, so that all are measured on the same questions.
+    Validation questions are left out for every method and every link as soon as one shape was
+    tuned on them, so that all are measured on the same questions.
 
     Raises:
         DataError: If the benchmark's file is missing or malformed, or too short for both.
     """
-    questions = load_bench(bench, locations)
-    if any(spec.tuned for spec in config.methods()):
-        questions, _ = hold_out(bench, questions, config.dataset.validation_questions)
-    return first_questions(bench, questions, config.dataset.question_limit)
+    dataset, questions = plan.config.dataset, load_bench(bench, locations)
+    if bench in plan.tuned_benches:
+        questions, _ = hold_out(bench, questions, dataset.validation_questions)
+    return first_questions(bench, questions, dataset.question_limit)
 
 
 def load_questions(plan: Plan, locations: Locations) -> dict[str, tuple[Question, ...]]:
     """Load the questions of each benchmark of a plan; raises like `load_measured`."""
-    return {bench: load_measured(plan.config, bench, locations) for bench in plan.benches}
+    return {bench: load_measured(plan, bench, locations) for bench in plan.benches}
 
 
 def fixed_part(plan: Plan, questions: Questions) -> dict[str, Any]:

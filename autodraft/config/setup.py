@@ -323,7 +323,7 @@ class DatasetConfig(Block):
             "VALIDATION_QUESTIONS",
             Whole(1, 10_000),
             "Last questions of each benchmark (and of each sub-task) that shapes are tuned on; not "
-            "measured where a shape is `auto`.",
+            "measured where one was.",
             unit="questions",
         ),
     ] = 8

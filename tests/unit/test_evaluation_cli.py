@@ -266,7 +266,7 @@ def test_what_is_not_tuned_and_what_overlaps_is_told(
 ) -> None:
     assert harness("--dry-run", "--set", "dataset.BENCHES_CSV=quick,mt_bench,spec_bench") == 0
     err = capsys.readouterr().err
-    assert "warning: quick, chain: not tuned, so it takes d=4" in err
+    assert "warning: quick, unshaped, chain: not tuned, so it takes d=4" in err
     assert "warning: mt_bench and spec_bench both hold" in err
 
 

@@ -7,7 +7,7 @@ import pytest
 from autodraft.config import MethodSpec, NetworkSetting
 from autodraft.errors import DataError
 from evaluation.datasets import Locations, Question, hold_out, load_bench
-from evaluation.plan import fixed_part, load_questions, make_plan
+from evaluation.plan import fixed_part, load_measured, load_questions, make_plan
 from tests.unit.evaluation_fakes import make_config
 
 HERE = Locations(None, None, Path("nowhere"), download=False)
@@ -69,19 +69,26 @@ def test_a_tuned_shape_is_taken_where_there_is_one_and_keeps_its_label() -> None
     assert {spec.label for spec in shapes.values()} == {"chain"}
     assert [spec.label for spec in plan.methods] == ["server_only", "chain"]
     assert plan.notes == (
-        "quick, chain: not tuned, so it takes d=4. To choose on validation questions, run: "
+        "quick, unshaped, chain: tuned, so it takes d=7.",
+        "quick, rtt20, chain: not tuned, so it takes d=4. To choose on validation questions, run: "
         "python -m evaluation tune CONFIG",
+        "quick: the last 8 questions of each sub-task are not measured, because shapes were tuned "
+        "on them.",
     )
 
 
-def test_what_is_not_tuned_is_told_once_for_each_benchmark_and_method() -> None:
+def test_what_is_not_tuned_is_told_for_each_benchmark_link_and_method() -> None:
     config = make_config(
         algorithms={"method_names": ("chain", "fixed_tree", "lookup")},
         tree={"fixed_tree_width": None, "fixed_tree_depth": None, "fixed_tree_nodes": None},
         network={"rtt_ms": (0.0, 20.0)},
     )
     notes = make_plan(config).notes
-    assert [note.partition(":")[0] for note in notes] == ["quick, chain", "quick, fixed_tree"]
+    assert [note.partition(":")[0] for note in notes] == [
+        f"quick, {network}, {method}"
+        for network in ("unshaped", "rtt20")
+        for method in ("chain", "fixed_tree")
+    ]
     assert "takes width 8, depth 6 and 32 nodes" in notes[1]
 
 
@@ -92,22 +99,39 @@ def test_shapes_with_numbers_are_told_nothing_of() -> None:
 @pytest.mark.parametrize("limit", [None, 1, 3, 100])
 def test_validation_questions_are_never_measured(limit: int | None) -> None:
     config = make_config(algorithms=TUNED, dataset={"question_limit": limit})
-    measured = load_questions(make_plan(config), HERE)["quick"]
+    measured = load_questions(make_plan(config, Book()), HERE)["quick"]
     everything = load_bench("quick", HERE)
     _, validation = hold_out("quick", everything, config.dataset.validation_questions)
     assert not set(measured) & set(validation)
     assert measured == everything[: min(limit or 100, len(everything) - len(validation))]
 
 
-def test_without_a_tuned_method_every_question_is_measured() -> None:
-    config = make_config(algorithms=FIXED)
+@pytest.mark.parametrize("algorithms", [FIXED, TUNED], ids=["numbers", "auto, but never tuned"])
+def test_where_no_shape_was_tuned_every_question_is_measured(algorithms: dict[str, object]) -> None:
+    config = make_config(algorithms=algorithms)
     assert load_questions(make_plan(config), HERE)["quick"] == load_bench("quick", HERE)
+
+
+def test_a_shape_tuned_for_one_link_holds_its_benchmarks_questions_out_for_all() -> (
+    None
+):
+    dataset = {"benches": ("quick", "humaneval"), "validation_questions": 3}
+    network = {"rtt_ms": (0.0, 20.0)}
+
+    class QuickOnly(Book):
+        def shape(self, spec: MethodSpec, bench: str, network: NetworkSetting) -> MethodSpec | None:
+            return super().shape(spec, bench, network) if bench == "quick" else None
+
+    config = make_config(algorithms=TUNED, dataset=dataset, network=network)
+    plan = make_plan(config, QuickOnly())
+    assert plan.tuned_benches == {"quick"}
+    assert load_measured(plan, "quick", HERE) == load_bench("quick", HERE)[:-3]
 
 
 def test_too_few_questions_for_validation_are_refused() -> None:
     config = make_config(algorithms=TUNED, dataset={"validation_questions": 14})
     with pytest.raises(DataError, match="VALIDATION_QUESTIONS"):
-        load_questions(make_plan(config), HERE)
+        load_questions(make_plan(config, Book()), HERE)
 
 
 def test_the_fixed_part_of_a_run_changes_with_its_questions_and_shapes() -> None:

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from autodraft.config import ExperimentConfig, MethodSpec
+from autodraft.config import ExperimentConfig, MethodSpec, NetworkSetting
 from autodraft.errors import AutodraftError, ConfigError, ContextLengthError, LinkClosed, StoreError
 from evaluation.candidates import candidates
 from evaluation.cli import main
 from evaluation.datasets import Question
 from evaluation.estimate import Rates
-from evaluation.plan import load_measured
+from evaluation.plan import load_measured, make_plan
 from evaluation.store import REQUESTS_FILE
 from evaluation.tune import load_validation, print_tuning_dry_run, tuning_plan
 from evaluation.tuning import (
@@ -113,13 +113,21 @@ def test_a_configuration_without_auto_has_nothing_to_tune() -> None:
 # ------------------------------------------------------------ the questions
 
 
+class EverythingTuned:
+    """Knows a shape for every method."""
+
+    def shape(self, spec: MethodSpec, bench: str, network: NetworkSetting) -> MethodSpec:
+        return spec
+
+
 @pytest.mark.parametrize("held_out", [1, 2, 5, 13])
 def test_validation_questions_are_never_measured_ones(tmp_path: Path, held_out: int) -> None:
     for limit in (None, 1, 2, 3, 8, 14, 100):
         dataset = {"validation_questions": held_out, "question_limit": limit}
         config = config_for(dataset=dataset)
         validation = load_validation(tuning_plan(config), locations(tmp_path))
-        measured = {question.id for question in load_measured(config, "quick", locations(tmp_path))}
+        plan = make_plan(config, EverythingTuned())
+        measured = {question.id for question in load_measured(plan, "quick", locations(tmp_path))}
         asked = {question.id for question in validation.asked["quick"]}
         kept = {question.id for question in validation.held_out["quick"]}
         assert measured
@@ -156,7 +164,8 @@ def test_each_sub_task_keeps_validation_and_measured_questions_apart(
         for module in ("plan", "tuning"):
             patch.setattr(f"evaluation.{module}.load_bench", lambda *_: questions)
         validation = load_validation(tuning_plan(config), locations(Path()))
-        measured = load_measured(config, "spec_bench", locations(Path()))
+        plan = make_plan(config, EverythingTuned())
+        measured = load_measured(plan, "spec_bench", locations(Path()))
     kept, asked = validation.held_out["spec_bench"], validation.asked["spec_bench"]
     assert set(asked) <= set(kept)
     assert not set(kept) & set(measured)

@@ -154,7 +154,9 @@ def test_nothing_beyond_the_ceilings_of_the_asking_configuration_is_chosen(share
 def test_a_plan_takes_the_stored_shapes(shared: Bench) -> None:
     config = config_for("total_cost", 0.0)
     plan = make_plan(config, shared.tuned(config))
-    assert plan.notes == ()
+    assert not any("not tuned" in note for note in plan.notes)
+    assert "the last 2 questions" in plan.notes[-1]
+    assert plan.tuned_benches == {"quick"}
     shapes = [[(s.label, s.max_depth) for s in each.methods] for each in plan.conditions]
     assert shapes == [
         [("server_only", 0), ("chain", 1)],
