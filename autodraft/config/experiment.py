@@ -14,7 +14,6 @@ from autodraft.config.methods import (
     FIXED_TREE_WHEN_AUTO,
     METHOD_NAMES,
     OPT_TREE_WIDTH_WHEN_AUTO,
-    WITH_DRAFT_MODEL,
     AlgorithmsConfig,
     RunConfig,
     SamplingConfig,
@@ -124,9 +123,10 @@ class ExperimentConfig(Strict):
         return self.sampling.seeds if self.sampling.temperature > 0 else self.sampling.seeds[:1]
 
     @property
-    def needs_draft_model(self) -> bool:
-        """Whether any of the methods asked for drafts with the draft model."""
-        return any(name.removesuffix(AT_SERVER) in WITH_DRAFT_MODEL for name in self._names())
+    def draft_placements(self) -> frozenset[str]:
+        """Where the methods asked for need a draft model: ``user``, ``server``, both or neither."""
+        specs = (spec for name in self._names() for spec in self._specs(name))
+        return frozenset(spec.placement for spec in specs if spec.needs_draft_model)
 
     def notes(self) -> tuple[str, ...]:
         """Return what a user should know: what was cut, is tuned, or is not run."""

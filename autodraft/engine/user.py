@@ -48,9 +48,8 @@ class UserSide:
         self._token = token
         self._hf_token = hf_token
         self._network = config.network.settings()[0]
-        specs = [spec for spec in config.methods() if spec.needs_draft_model]
-        self._drafts_here = any(spec.placement == "user" for spec in specs)
-        self._drafts_there = any(spec.placement == "server" for spec in specs)
+        self._drafts_here = "user" in config.draft_placements
+        self._drafts_there = "server" in config.draft_placements
         self._target: RemoteTarget | None = None
         self._draft: LoadedModel | None = None
         self._tokenizer: Tokenizer | None = None

@@ -217,9 +217,10 @@ def test_only_some_methods_need_a_draft_model() -> None:
         "opt_tree",
         "autodraft",
     }
-    assert with_methods("server_only", "chain@server").needs_draft_model
-    assert not with_methods("server_only", "lookup").needs_draft_model
-    assert experiment().needs_draft_model
+    assert with_methods("server_only", "chain@server").draft_placements == {"server"}
+    assert with_methods("chain", "chain@server", "lookup").draft_placements == {"user", "server"}
+    assert with_methods("server_only", "lookup@server").draft_placements == set()
+    assert experiment().draft_placements == {"user"}
 
 
 TUNE = "what `python -m evaluation tune` chose for the benchmark and the link, else"

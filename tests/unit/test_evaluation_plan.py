@@ -112,9 +112,7 @@ def test_where_no_shape_was_tuned_every_question_is_measured(algorithms: dict[st
     assert load_questions(make_plan(config), HERE)["quick"] == load_bench("quick", HERE)
 
 
-def test_a_shape_tuned_for_one_link_holds_its_benchmarks_questions_out_for_all() -> (
-    None
-):
+def test_a_shape_tuned_for_one_link_holds_its_benchmarks_questions_out_for_all() -> None:
     dataset = {"benches": ("quick", "humaneval"), "validation_questions": 3}
     network = {"rtt_ms": (0.0, 20.0)}
 
