@@ -1,10 +1,11 @@
-"""Fixtures of the harness's tests: an experiment on disk, and its command line."""
+"""Fixtures of the harness's tests: an experiment on disk, its command line, and tunings."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.unit.evaluation_harness import METHODS, FakeEngine, Harness
+from tests.unit.tuning_fakes import Bench, tuned_bench
 
 
 @pytest.fixture
@@ -29,3 +30,15 @@ def harness(experiment_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("AUTODRAFT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("AUTODRAFT_BENCH_DIR", raising=False)
     return Harness(experiment_file, tmp_path / "out", FakeEngine())
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """Return a folder for tunings in which nothing was tuned."""
+    return Bench(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """Return what one finished tuning left; for tests that only look at it."""
+    return tuned_bench(tmp_path_factory.mktemp("tuned"))

@@ -36,20 +36,7 @@ from tests.unit.tuning_fakes import (
     config_for,
     locations,
     no_engine,
-    tuned_bench,
 )
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """Return what one finished tuning left; for tests that only look at it."""
-    return tuned_bench(tmp_path_factory.mktemp("tuned"))
-
 
 # ------------------------------------------------------------ the candidates
 

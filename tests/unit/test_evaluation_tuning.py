@@ -5,7 +5,6 @@ The best shapes are worked out in ``tuning_fakes.py``.
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,20 +24,7 @@ from tests.unit.tuning_fakes import (
     Bench,
     SpeedEngine,
     config_for,
-    tuned_bench,
 )
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """Return what one finished tuning left; for tests that only look at it."""
-    return tuned_bench(tmp_path_factory.mktemp("tuned"))
-
 
 # ------------------------------------------------------------ the choice
 
