@@ -33,7 +33,7 @@ from autodraft.engine.session import Request
 from autodraft.engine.user import UserSide
 from autodraft.errors import AutodraftError, ContextLengthError
 from autodraft.models.tokenizer import Tokenizer
-from autodraft.protocol.messages import MAX_STOP_LENGTH, MAX_STOP_STRINGS
+from autodraft.protocol.messages import MAX_STOP_LENGTH, MAX_STOP_STRINGS, stop_strings_fit
 from autodraft.records import GenerationResult
 from autodraft.settings import ensure_token, token_origin
 
@@ -304,7 +304,7 @@ class Autodraft:
 def _require_stop_strings(stop: Sequence[str]) -> None:
     if isinstance(stop, str):
         raise ValueError(f"stop is the text {stop!r}; give a list of strings: [{stop!r}].")
-    if len(stop) > MAX_STOP_STRINGS or not all(0 < len(text) <= MAX_STOP_LENGTH for text in stop):
+    if not stop_strings_fit(stop):
         raise ValueError(
             f"stop is {list(stop)!r}; it takes at most {MAX_STOP_STRINGS} strings, each of 1 to "
             f"{MAX_STOP_LENGTH} characters."

@@ -14,14 +14,14 @@ from rich.table import Table
 from autodraft.config import MethodSpec, NetworkSetting
 from autodraft.errors import ConfigError, DataError
 from evaluation.datasets import Locations, Question, describe_source
-from evaluation.estimate import Rates, basis, target_cost_usd
+from evaluation.estimate import Rates, basis, target_cost_usd, warm_up_turns
 from evaluation.plan import Condition, Plan, load_measured
 from evaluation.progress import format_duration
+from evaluation.whole_tables import print_whole
 
 _HEADINGS: Final = (
     "benchmark", "network", "method", "seed", "questions", "repeats", "requests", "at most", "state"
 )  # fmt: skip
-_UNBOUNDED: Final = 10_000  # columns
 _RIGHT: Final = frozenset({"seed", "questions", "repeats", "requests", "at most"})
 
 
@@ -64,10 +64,7 @@ def print_dry_run(console: Console, plan: Plan, locations: Locations, rates: Rat
         if asked and condition.network not in warm:
             warm.add(condition.network)
             totals.warm_up_s += _warm_up_s(plan, condition, asked, rates)
-    # On a narrower terminal lines break; names and figures are never cut.
-    unbounded = console.options.update(max_width=_UNBOUNDED)
-    console.width = max(console.width, console.measure(table, options=unbounded).maximum)
-    console.print(table)
+    print_whole(console, table)
     for bench, each in found.items():
         if each.source:
             console.print(f"{bench}: {each.source}", soft_wrap=True)
@@ -132,8 +129,7 @@ def _row(
 
 
 def _warm_up_s(plan: Plan, condition: Condition, asked: Sequence[Question], rates: Rates) -> float:
-    wanted = plan.config.run.warmup_questions
-    turns = sum(len(asked[number % len(asked)].turns) for number in range(wanted))
+    turns = warm_up_turns(plan.config.run.warmup_questions, asked)
     tokens = turns * plan.config.run.max_new_tokens
     return sum(
         rates.seconds(spec, condition.network, turns, tokens)[0] for spec in condition.methods

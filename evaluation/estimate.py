@@ -8,12 +8,16 @@ import csv
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Final
 
 from autodraft.config import ExperimentConfig, MethodSpec, NetworkSetting
 from autodraft.config_io import load_config
+from autodraft.cost import Quantities, cost_of
 from autodraft.errors import ConfigError
+from evaluation.datasets import Question
+from evaluation.metrics import prices_of
 from evaluation.store import MANIFEST_FILE, RESOLVED_FILE
 
 ASSUMED_TOKENS_PER_S: Final = 20.0
@@ -22,7 +26,6 @@ TUNING_SUFFIX: Final = "-tune"
 TOKENS_PER_ROUND: Final = 2
 """Assumed for the round trips of speculation, where a rate was not measured over the link."""
 _MS_PER_S: Final = 1000.0
-_S_PER_H: Final = 3600.0
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,23 @@ class Rates:
 
 def target_cost_usd(config: ExperimentConfig, seconds: float) -> float:
     """Return what the target costs, were it busy for all of that time."""
-    return seconds / _S_PER_H * config.objective.target_per_hour_cost
+    used = Quantities(
+        output_tokens=0,
+        target_busy_s=seconds,
+        target_held_s=seconds,
+        total_s=0.0,
+        draft_j=0.0,
+        target_j=None,
+        uplink_bytes=0,
+        downlink_bytes=0,
+    )
+    objective = config.objective
+    return cost_of(used, prices_of(objective), objective.billing).target_usd
+
+
+def warm_up_turns(wanted: int, questions: Sequence[Question]) -> int:
+    """Return how many requests ``wanted`` warm-up questions are, begun anew where they run out."""
+    return sum(len(question.turns) for question in islice(cycle(questions), wanted))
 
 
 def find_rates(root: Path, config: ExperimentConfig, assumed: float) -> Rates:

@@ -28,10 +28,10 @@ from evaluation.metrics import (
 )
 from evaluation.plots import draw_tradeoffs
 from evaluation.store import RunStore
+from evaluation.whole_tables import print_whole, width_of
 
 PLOTS_FOLDER: Final = "plots"
 _UNKNOWN: Final = "–"
-_UNBOUNDED: Final = 10_000  # columns
 
 
 class Results(NamedTuple):
@@ -157,15 +157,11 @@ def _print_table(
     console: Console, title: str, rows: Sequence[SummaryRow], objectives: Sequence[str]
 ) -> None:
     """Print a table with a line for each row, more narrow where the console needs it."""
-    terminal, unbounded = console.width, console.options.update(max_width=_UNBOUNDED)
     for padding in (1, 0):
         table = _table(title, rows, objectives, padding)
-        needed = console.measure(table, options=unbounded).maximum
-        if needed <= terminal:
+        if width_of(console, table) <= console.width:
             break
-    console.width = max(terminal, needed)  # no figure is cut: the terminal breaks the lines
-    console.print(table)
-    console.width = terminal
+    print_whole(console, table)
 
 
 def print_results(console: Console, results: Results, folder: Path) -> None:

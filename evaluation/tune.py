@@ -22,7 +22,7 @@ from autodraft.errors import DataError
 from autodraft.records import RequestRecord
 from evaluation.candidates import candidates, tuned_methods
 from evaluation.datasets import Locations, Question, first_questions
-from evaluation.estimate import Rates, basis, target_cost_usd
+from evaluation.estimate import Rates, basis, target_cost_usd, warm_up_turns
 from evaluation.experiment import EXIT_FAILED, EngineFactory, Experiment, print_error
 from evaluation.lines import Case, RequestLine
 from evaluation.metrics import REFERENCE_METHOD, quantities_of
@@ -38,6 +38,7 @@ from evaluation.tuning import (
     validation_questions,
     write_tuning,
 )
+from evaluation.whole_tables import print_whole
 
 # which question, turn and repeat
 _Key: TypeAlias = tuple[int | str, int, int]
@@ -139,7 +140,7 @@ def tune(
                 "questions",
                 soft_wrap=True,
             )
-            _print_table(out, _choice_table(tuning, plan.config, objective))
+            print_whole(out, _choice_table(tuning, plan.config, objective))
         out.print(f"Stored in {path}", soft_wrap=True)
     return code
 
@@ -209,12 +210,6 @@ def _measured(spec: MethodSpec, records: Sequence[RequestRecord]) -> Measured:
 
 
 # -------------------------------------------------------------------------------------- on consoles
-
-
-def _print_table(console: Console, table: Table) -> None:
-    # On a narrower terminal lines break; names and figures are never cut.
-    console.width = max(console.width, console.measure(table).maximum)
-    console.print(table)
 
 
 def _choice_table(tuning: Tuning, config: ExperimentConfig, objective: str) -> Table:
@@ -293,7 +288,7 @@ def print_tuning_dry_run(console: Console, plan: Plan, locations: Locations, rat
             head = [condition.bench, condition.network.label, label, str(len(shapes))]
             cells = estimate.add(condition, label, shapes, asked) if asked else ["–"] * 3
             table.add_row(*head, *cells)
-    _print_table(console, table)
+    print_whole(console, table)
     console.print(estimate.in_words(), soft_wrap=True)
     for story in stories:
         console.print(f"would stop the tuning: {story}", soft_wrap=True)
@@ -325,12 +320,11 @@ class _Estimate:
     ) -> list[str]:
         """Add the shapes of one method; return its questions, requests and time in words."""
         run = self._plan.config.run
-        turns = [len(question.turns) for question in asked]
-        requests = len(shapes) * len(self._plan.repeats) * sum(turns)
+        turns = sum(len(question.turns) for question in asked)
+        requests = len(shapes) * len(self._plan.repeats) * turns
         unrecorded = 0
         if self._first.setdefault(condition.network, condition.bench) == condition.bench:
-            warm_up = (turns[number % len(turns)] for number in range(run.warmup_questions))
-            unrecorded = len(shapes) * sum(warm_up)
+            unrecorded = len(shapes) * warm_up_turns(run.warmup_questions, asked)
         sent = requests + unrecorded
         usual = shapes[0].model_copy(update={"variant": ""})  # rates are known by this label
         seconds, known = self._rates.seconds(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from autodraft.decoding.stopping import Ending
-from autodraft.engine.rounds import Progress, Rounds, Verdict
+from autodraft.engine.rounds import Progress, Rounds, Traffic, Verdict
 from autodraft.engine.verifier import Verifier
 from autodraft.records import RoundRecord
 from autodraft.tree.draft_tree import DraftTree
@@ -23,7 +23,7 @@ class LocalTarget:
         traffic: No bytes: nothing is sent.
     """
 
-    traffic = (0, 0)
+    traffic = Traffic(0, 0)
 
     def __init__(self, verifier: Verifier, max_depth: int) -> None:
         self._verifier = verifier

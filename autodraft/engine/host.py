@@ -162,6 +162,7 @@ class ModelHost:
             if self._draft.default.name:
                 await self._load(self._draft, self._draft.wanted(None, None, None))
                 self._require_compatible()
+            await self._ensure_meter()
 
     async def acquire(
         self,
@@ -186,6 +187,7 @@ class ModelHost:
                     self._require_compatible()
             except ModelLoadError as error:
                 raise Refusal(ErrorCode.MODEL_FAILED, str(error)) from error
+            await self._ensure_meter()
             self._users += 1
             return Loan(loaded, drafting)
 
@@ -195,8 +197,9 @@ class ModelHost:
 
     def close(self) -> None:
         """Close the energy meter."""
-        if self._meter is not None:
-            self._meter.meter.close()
+        used, self._meter = self._meter, None
+        if used is not None:
+            used.meter.close()
 
     async def _provide(self, slot: _Slot, wanted: ModelSource) -> LoadedModel:
         if not slot.serves(wanted):
@@ -213,17 +216,18 @@ class ModelHost:
         require_compatible(target.tokenizer.identity, draft.tokenizer.identity, **names)
 
     async def _load(self, slot: _Slot, source: ModelSource) -> None:
+        self.close()  # the devices in use are others now
         slot.loaded = None  # frees the old model before the new one takes its memory
         gc.collect()
         logger.info("loading the %s %s", slot.role, _words(source))
         timed = await self._worker.run(self._loader, source)
         slot.loaded = timed.value
         logger.info("loaded %s in %.1f s", _describe(timed.value), timed.run_s)
-        await self._meter_afresh()
 
-    async def _meter_afresh(self) -> None:
-        """Choose the meter of the devices now in use, and measure what they draw idle."""
-        self.close()
+    async def _ensure_meter(self) -> None:
+        """Choose the meter of the devices in use and measure what they draw idle, once for both."""
+        if self._meter is not None:
+            return
         loaded = [slot.loaded for slot in (self._target, self._draft) if slot.loaded is not None]
         self._meter = (await self._worker.run(machine_meter, loaded)).value
         logger.info("energy: %s", self._meter.reason)

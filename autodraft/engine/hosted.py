@@ -11,7 +11,7 @@ import logging
 import operator
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -300,15 +300,11 @@ def _require_within(request: msg.Open, max_nodes: int) -> None:
         )
     if request.max_new_tokens < 1:
         raise Refusal(msg.ErrorCode.LIMIT, "max_new_tokens must be at least 1.")
-    _require_stop_strings(request.stop or ())
-
-
-def _require_stop_strings(stop: Sequence[str]) -> None:
-    most, longest = msg.MAX_STOP_STRINGS, msg.MAX_STOP_LENGTH
-    if len(stop) > most or not all(0 < len(text) <= longest for text in stop):
+    if not msg.stop_strings_fit(request.stop or ()):
         raise Refusal(
             msg.ErrorCode.LIMIT,
-            f"A session takes at most {most} stop strings, each of 1 to {longest} characters.",
+            f"A session takes at most {msg.MAX_STOP_STRINGS} stop strings, each of 1 to "
+            f"{msg.MAX_STOP_LENGTH} characters.",
         )
 
 

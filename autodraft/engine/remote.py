@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from autodraft.config import MethodSpec
 from autodraft.decoding.stopping import StopRules
-from autodraft.engine.rounds import Verdict
+from autodraft.engine.rounds import Traffic, Verdict
 from autodraft.errors import ProtocolError
 from autodraft.meters import Energy
 from autodraft.protocol import messages as msg
@@ -141,9 +141,9 @@ class RemoteTarget:
         return self.welcome.max_depth
 
     @property
-    def traffic(self) -> tuple[int, int]:
+    def traffic(self) -> Traffic:
         """Bytes sent and received so far."""
-        return self._link.uplink_bytes, self._link.downlink_bytes
+        return Traffic(self._link.uplink_bytes, self._link.downlink_bytes)
 
     def open(self, rules: StopRules, node_budget: int, label: str) -> None:
         """Open a session; the answer is awaited together with the prefill's."""

@@ -7,7 +7,7 @@ on the server itself. It does not know which, nor what a tree costs or why it ha
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,24 @@ class Verdict:
     verify_s: float
 
 
+class Traffic(NamedTuple):
+    """Bytes, as WebSocket payload.
+
+    Attributes:
+        uplink_bytes: Sent to the target.
+        downlink_bytes: Received from it.
+    """
+
+    uplink_bytes: int
+    downlink_bytes: int
+
+    def since(self, before: "Traffic") -> "Traffic":
+        """Return what has come on top of an earlier reading."""
+        return Traffic(
+            self.uplink_bytes - before.uplink_bytes, self.downlink_bytes - before.downlink_bytes
+        )
+
+
 class RoundTarget(Protocol):
     """Whoever verifies the trees."""
 
@@ -46,7 +64,7 @@ class RoundTarget(Protocol):
         ...
 
     @property
-    def traffic(self) -> tuple[int, int]:
+    def traffic(self) -> Traffic:
         """Bytes sent to it and received from it so far."""
         ...
 
@@ -151,8 +169,7 @@ class Rounds:
         block = progress.commit([*draft.tree.tokens[verdict.path].tolist(), verdict.bonus])
         ended = time.perf_counter()
         times = _RoundTimes(drafted - started, verified - drafted, ended - started)
-        after = target.traffic
-        traffic = (after[0] - before[0], after[1] - before[1])
+        traffic = target.traffic.since(before)
         self._record(progress, draft, verdict, times, traffic, context_tokens, len(block))
         return block
 
@@ -162,7 +179,7 @@ class Rounds:
         draft: Draft,
         verdict: Verdict,
         times: "_RoundTimes",
-        traffic: tuple[int, int],
+        traffic: Traffic,
         context_tokens: int,
         emitted: int,
     ) -> None:
@@ -184,8 +201,8 @@ class Rounds:
                 queue_s=verdict.queue_s,
                 verify_s=verdict.verify_s,
                 round_s=times.round_s,
-                uplink_bytes=traffic[0],
-                downlink_bytes=traffic[1],
+                uplink_bytes=traffic.uplink_bytes,
+                downlink_bytes=traffic.downlink_bytes,
                 draft_j=round_joules(meters.draft, times.draft_s, times.round_s),
                 target_j=round_joules(meters.target, verdict.verify_s, times.round_s),
             )

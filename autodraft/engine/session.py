@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from autodraft.decoding.stopping import Decode, Ending, StopRules
 from autodraft.engine.remote import Bill, RemoteTarget
-from autodraft.engine.rounds import Meters, Progress, Rounds
+from autodraft.engine.rounds import Meters, Progress, Rounds, Traffic
 from autodraft.meters import Energy, Meter
 from autodraft.protocol.messages import Welcome
 from autodraft.records import RequestRecord, RoundRecord
@@ -161,7 +161,7 @@ class Request:
 
     def _build_record(self, bill: Bill, clock: "_Clock") -> RequestRecord:
         progress, rounds, meters = self._progress, self._progress.rounds, self._progress.meters
-        uplink_bytes, downlink_bytes = clock.traffic_until(self._target.traffic)
+        traffic = self._target.traffic.since(clock.traffic)
         later_tokens = len(progress.output) - 1
         draft = clock.energy
         target, target_method = _target_energy(bill, meters.target, self._target.welcome)
@@ -183,8 +183,8 @@ class Request:
             target_busy_s=bill.busy_s,
             target_held_s=bill.held_s,
             queue_s=progress.queue_s,
-            uplink_bytes=uplink_bytes,
-            downlink_bytes=downlink_bytes,
+            uplink_bytes=traffic.uplink_bytes,
+            downlink_bytes=traffic.downlink_bytes,
             draft_j=draft.gross_j,
             draft_net_j=draft.net_j,
             target_j=target.gross_j,
@@ -199,13 +199,14 @@ class _Clock:
     """The times, the traffic and the user's energy of one request.
 
     Attributes:
+        traffic: Bytes that had gone over the link before it.
         ttft_s: Submit to first token.
         total_s: Submit to last token.
         energy: Of the user's device until then.
     """
 
-    def __init__(self, traffic: tuple[int, int], meter: Meter | None) -> None:
-        self._before = traffic
+    def __init__(self, traffic: Traffic, meter: Meter | None) -> None:
+        self.traffic = traffic
         self._window = meter.begin() if meter else None
         self._started = time.perf_counter()
         self.ttft_s = self.total_s = math.nan
@@ -224,10 +225,6 @@ class _Clock:
             self.energy = _NO_PART
         elif self._window is not None:
             self.energy = self._window.end(draft_s, self.total_s)
-
-    def traffic_until(self, after: tuple[int, int]) -> tuple[int, int]:
-        """Return the bytes sent and received since the beginning."""
-        return after[0] - self._before[0], after[1] - self._before[1]
 
 
 def _target_energy(bill: Bill, meter: Meter | None, welcome: Welcome) -> tuple[Energy, str | None]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from autodraft.config import MethodSpec
 from autodraft.engine.remote import RemoteTarget, ServerRound
-from autodraft.engine.rounds import Progress, round_joules
+from autodraft.engine.rounds import Progress, Traffic, round_joules
 from autodraft.records import RoundRecord
 
 
@@ -58,7 +58,7 @@ class Colocated:
             context_tokens = len(progress.context)
             block = progress.commit(done.tokens)
             ended, after = time.perf_counter(), target.traffic
-            traffic = (after[0] - before[0], after[1] - before[1])
+            traffic = after.since(before)
             _record(progress, done, ended - started, traffic, context_tokens, len(block))
             before, started = after, ended
             yield block
@@ -71,7 +71,7 @@ def _record(
     progress: Progress,
     done: ServerRound,
     round_s: float,
-    traffic: tuple[int, int],
+    traffic: Traffic,
     context_tokens: int,
     emitted: int,
 ) -> None:
@@ -91,8 +91,8 @@ def _record(
             queue_s=done.queue_s,
             verify_s=done.verify_s,
             round_s=round_s,
-            uplink_bytes=traffic[0],
-            downlink_bytes=traffic[1],
+            uplink_bytes=traffic.uplink_bytes,
+            downlink_bytes=traffic.downlink_bytes,
             draft_j=0.0,
             target_j=round_joules(progress.meters.target, done.draft_s + done.verify_s, round_s),
         )

@@ -6,6 +6,7 @@ sends what when. Changing a field means raising ``PROTOCOL_VERSION``. Nothing he
 Times are whole microseconds on the server's own clock; the two hosts' clocks are never compared.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -15,6 +16,11 @@ PROTOCOL_VERSION: Final = 2
 MAX_STOP_STRINGS: Final = 16
 MAX_STOP_LENGTH: Final = 256
 """Most stop strings of a session, and most characters of each."""
+
+
+def stop_strings_fit(stop: Sequence[str]) -> bool:
+    """Tell whether a session takes these stop strings: few enough, none empty or too long."""
+    return len(stop) <= MAX_STOP_STRINGS and all(0 < len(text) <= MAX_STOP_LENGTH for text in stop)
 
 
 class ErrorCode(IntEnum):

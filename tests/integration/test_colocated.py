@@ -1,7 +1,7 @@
 """Co-located methods: the server drafts, and the answer is the target's own all the same."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,9 @@ from autodraft.config import (
     NetworkSetting,
     RuntimeConfig,
 )
+from autodraft.engine.energy import MachineMeter, machine_meter
 from autodraft.errors import RemoteError
+from autodraft.models.loader import LoadedModel
 from autodraft.protocol import messages as msg
 from autodraft.transport.client import Link
 from tests.local_server import LocalServer
@@ -159,6 +161,33 @@ def test_a_lazy_server_does_not_load_a_clients_local_path(tiny_pair: tuple[Path,
         assert caught.value.code == "MODEL_REFUSED"
     finally:
         lazy.stop()
+
+
+def test_idle_power_is_measured_once_for_both_models(
+    tiny_pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[int] = []
+
+    def counted(models: Sequence[LoadedModel]) -> MachineMeter:
+        measured.append(len(models))
+        return machine_meter(models)
+
+    monkeypatch.setattr("autodraft.engine.host.machine_meter", counted)
+    for lazy in (False, True):
+        fresh = LocalServer(
+            tiny_pair[0],
+            draft_model_path=str(tiny_pair[1]),
+            dtype="float32",
+            draft_dtype="float32",
+            lazy_load=lazy,
+        )
+        try:
+            for _ in range(2):
+                with engine_for(tiny_pair, fresh, "chain@server"):
+                    pass
+        finally:
+            fresh.stop()
+    assert measured == [2, 2]
 
 
 def test_an_early_end_of_the_stream_leaves_the_link_ready(engine: Autodraft) -> None:
