@@ -7,7 +7,7 @@ imported only when an engine or a server is made.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from autodraft.settings import wait_passively as _wait_passively
+from autodraft.settings import wait_briefly as _wait_briefly
 
 if TYPE_CHECKING:
     from autodraft.api import Autodraft, serve_target
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __version__: Final = "0.1.0"
 
 # Here, because every import of AutoDraft passes here first, and torch reads it when it is imported.
-_wait_passively()
+_wait_briefly()
 
 _HOMES: Final = {
     "Autodraft": "autodraft.api",

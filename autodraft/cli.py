@@ -106,6 +106,11 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
             f"--load-in-{bits}", dest="quantization", action="store_const", const=bits
         )
     add("--dtype", choices=DTYPES, default=_DEFAULTS.dtype, help="floating-point type")
+    add(
+        "--compile",
+        action="store_true",
+        help="compile the forwards, once per shape: slow at first, for long runs on a GPU",
+    )
     add("--max-context", type=int, help="most tokens of prompt and answer (default: the model's)")
     add("--hf-token", help="Hugging Face token for gated models (better: HF_TOKEN)")
     add("--allow-pickle", action="store_true", help="load pickled weights too (unsafe)")
@@ -133,6 +138,7 @@ def _target(arguments: argparse.Namespace) -> int:
         lazy_load=arguments.base_model_path is None if lazy is None else lazy,
         allow_pickle=arguments.allow_pickle,
         allow_anonymous=arguments.allow_anonymous,
+        compile=arguments.compile,
         max_context=arguments.max_context,
     )
     return 0

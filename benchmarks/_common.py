@@ -1,7 +1,7 @@
 """What the benchmarks share: arguments, a table, the closing JSON line, what machine it was.
 
-Import this module before torch: it makes idle OpenMP threads sleep instead of spin, so that a
-second process (the other end of a link) is not starved by them. Knows no benchmark.
+Import this module before torch: it imports AutoDraft, which settles how long idle OpenMP threads
+spin. Knows no benchmark.
 """
 
 import argparse
@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # The checkout that this file belongs to is measured, not another installed release.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import autodraft  # noqa: E402, F401
 
 
 class CannotMeasure(Exception):
@@ -53,18 +53,24 @@ def machine() -> dict[str, Any]:
     return {
         "device": device_label("cpu"),
         "threads": torch_threads(),
-        "wait_policy": os.environ["OMP_WAIT_POLICY"],
+        "idle_threads": idle_threads(),
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
+
+
+def idle_threads() -> str:
+    """Say what was set of how long an idle OpenMP thread spins."""
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    return " ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
 
 
 def machine_words() -> str:
     """Return ``machine()`` as one line for people."""
     found = machine()
     return (
-        f"{found['device']}, {found['threads']} torch threads (OMP_WAIT_POLICY "
-        f"{found['wait_policy']}), torch {found['torch']}, Python {found['python']}"
+        f"{found['device']}, {found['threads']} torch threads "
+        f"({found['idle_threads']}), torch {found['torch']}, Python {found['python']}"
     )
 
 

@@ -17,8 +17,9 @@ from _draft_rounds import KnownAnswer
 from autodraft.decoding.stopping import Decode, StopRules
 from autodraft.engine.drafter import Drafter
 from autodraft.engine.verifier import Verifier
+from autodraft.models.candidates import best_tokens, top_candidates
 from autodraft.models.loader import LoadedModel, ModelSource, load_model
-from autodraft.models.runner import ModelRunner, best_tokens, top_candidates
+from autodraft.models.runner import ModelRunner
 from autodraft.models.tokenizer import require_compatible, unknown_to_target
 from autodraft.policy import FixedTreePolicy, TreeLimits
 from autodraft.tree.draft_tree import IntArray

@@ -31,7 +31,7 @@ from autodraft.engine.rounds import Meters, Rounds
 from autodraft.engine.service import TargetService
 from autodraft.engine.session import Request, Speculative
 from autodraft.errors import AutodraftError
-from autodraft.models.runner import best_tokens
+from autodraft.models.candidates import best_tokens
 from autodraft.policy import FixedTreePolicy, TreeLimits
 from autodraft.protocol import messages as msg
 from autodraft.protocol.codec import decode_server, encode, pack_nodes, pack_path, unpack_path

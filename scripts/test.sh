@@ -9,8 +9,6 @@ bash "$root/scripts/lint.sh"
 cd -- "$root"
 
 export HF_HUB_OFFLINE=1
-# Draft and target processes of one test share the cores and take turns: idle threads must not spin.
-export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-PASSIVE}"
 selection=()
 if [[ ${CI:-} != true ]]; then
   selection=(-m "not heavy")

@@ -30,6 +30,7 @@ class ServerConfig(Strict):
         allow_pickle: Whether pickled weights may be loaded.
         allow_anonymous: Whether clients without the access token are let in.
         hf_token: Hugging Face token for gated models.
+        compile: Whether to compile the forwards of the target and of that draft, once per shape.
         max_context: Most tokens of prompt and answer together; None takes the model's.
         max_nodes: Most nodes a round may send.
         max_depth: Deepest tree a round may send.
@@ -49,6 +50,7 @@ class ServerConfig(Strict):
     allow_pickle: bool = False
     allow_anonymous: bool = False
     hf_token: str | None = Field(default=None, repr=False)
+    compile: bool = False
     max_context: int | None = Field(default=None, ge=2)
     max_nodes: int = Field(default=1024, ge=0, le=65_535)
     max_depth: int = Field(default=128, ge=0, le=1024)

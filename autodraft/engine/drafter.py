@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from autodraft.decoding.retrieval import Retriever
+from autodraft.models.candidates import top_candidates
 from autodraft.models.kv_cache import KVCache
-from autodraft.models.runner import ModelRunner, top_candidates
+from autodraft.models.runner import ModelRunner
 from autodraft.policy.base import Policy, TreeLimits
 from autodraft.tree.attention import node_positions
 from autodraft.tree.draft_tree import BoolArray, DraftTree, IntArray

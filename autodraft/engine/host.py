@@ -134,6 +134,7 @@ class ModelHost:
             device_map=config.device_map,
             hf_token=config.hf_token,
             allow_pickle=config.allow_pickle,
+            compile=config.compile,
         )
         own_draft = replace(
             shared,

@@ -11,9 +11,10 @@ import logging
 import operator
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from autodraft.config import MethodSpec
 from autodraft.decoding.stopping import Ending, FinishReason, StopRules, answer_limit
@@ -35,6 +36,9 @@ _FINISH: Final[dict[FinishReason | None, msg.Finish]] = {
     "stop": msg.Finish.STOP,
     "length": msg.Finish.LENGTH,
 }
+
+_STEPS_AHEAD: Final = 2
+"""Decoding steps in the worker's queue, the running one included."""
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +66,14 @@ class SessionHost:
     max_context: int
     max_nodes: int
     max_depth: int
+
+
+class _Decoded(NamedTuple):
+    """One step of plain decoding, and how long the model was busy elsewhere before it."""
+
+    token: int
+    finish: FinishReason | None
+    waited_s: float
 
 
 class HostedSession:
@@ -214,22 +226,37 @@ class HostedSession:
             await self._host.send(msg.Error(msg.ErrorCode.INTERNAL, f"Decoding failed: {error}"))
 
     async def _decode(self, verifier: Verifier) -> None:
-        """Stream single-token decoding until the answer ends or the client says stop."""
-        while not self._over(verifier):
-            timed = await self._run(verifier.step)
-            last = self._over(verifier)
-            await self._host.send(
-                msg.Tokens(
-                    pack_tokens([timed.value]),
-                    _FINISH[verifier.finish],
-                    last,
-                    _us(timed.queue_s),
-                    _us(timed.run_s),
-                )
-            )
-            if last:
-                return
-        await self._host.send(msg.Tokens(b"", _FINISH[verifier.finish], True, 0, 0))
+        """Stream single-token decoding until the answer ends or the client says stop.
+
+        The model's thread finds its next step queued when it is done with one: it does not wait
+        for a token to be sent. Every token that it makes is sent.
+        """
+        ready = time.perf_counter()
+
+        def step() -> _Decoded | None:
+            nonlocal ready
+            if self._over(verifier):
+                return None
+            waited_s = time.perf_counter() - ready
+            token = verifier.step()
+            ready = time.perf_counter()
+            return _Decoded(token, verifier.finish, waited_s)
+
+        steps = deque(self._host.worker.submit(step) for _ in range(_STEPS_AHEAD))
+        finish: FinishReason | None = None
+        try:
+            while finish is None:
+                timed = await steps.popleft()
+                if (made := timed.value) is None:
+                    await self._host.send(msg.Tokens(b"", _FINISH[verifier.finish], True, 0, 0))
+                    return
+                self._busy_s += timed.run_s
+                if (finish := made.finish) is None:
+                    steps.append(self._host.worker.submit(step))
+                await self._host.send(_piece(made, timed.run_s))
+        finally:
+            for waiting in steps:
+                waiting.cancel()
 
     async def _decode_in_rounds(self, verifier: Verifier, in_place: InPlace) -> None:
         """Stream rounds until the answer ends or the client says stop."""
@@ -322,6 +349,16 @@ def _method(request: msg.Speculate) -> MethodSpec:
     except ConfigError as error:
         raise ProtocolError(str(error)) from error
     return spec
+
+
+def _piece(made: _Decoded, run_s: float) -> msg.Tokens:
+    return msg.Tokens(
+        pack_tokens([made.token]),
+        _FINISH[made.finish],
+        made.finish is not None,
+        _us(made.waited_s),
+        _us(run_s),
+    )
 
 
 def _block(timed: Timed[RoundDone], finish: msg.Finish, last: bool) -> msg.Block:

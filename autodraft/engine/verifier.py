@@ -10,7 +10,8 @@ import numpy.typing as npt
 from autodraft.decoding.stopping import Decode, Ending, FinishReason, StopRules
 from autodraft.decoding.verification import walk
 from autodraft.errors import ProtocolError
-from autodraft.models.runner import ModelRunner, best_tokens
+from autodraft.models.candidates import best_tokens
+from autodraft.models.runner import ModelRunner
 from autodraft.tree.attention import ancestor_mask, node_positions
 from autodraft.tree.draft_tree import received_tree
 

@@ -32,13 +32,13 @@ class ModelWorker:
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
 
-    async def run(
+    def submit(
         self,
         function: Callable[Arguments, Result],
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
-    ) -> Timed[Result]:
-        """Run a model call on the model's thread; raises what it raises."""
+    ) -> asyncio.Future[Timed[Result]]:
+        """Queue a model call and return what it will come to; one in the queue can be cancelled."""
         submitted = time.perf_counter()
 
         def call() -> Timed[Result]:
@@ -46,7 +46,16 @@ class ModelWorker:
             value = function(*args, **kwargs)
             return Timed(value, started - submitted, time.perf_counter() - started)
 
-        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+        return asyncio.get_running_loop().run_in_executor(self._executor, call)
+
+    async def run(
+        self,
+        function: Callable[Arguments, Result],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Timed[Result]:
+        """Run a model call on the model's thread; raises what it raises."""
+        return await self.submit(function, *args, **kwargs)
 
     def close(self) -> None:
         """Finish the call in flight and end the thread."""

@@ -6,7 +6,8 @@ trimmed. The cache does not know which token stands in which slot.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +88,8 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped
         self.values = values
         self.is_initialized = True
         self.length = 0
+        self.slots: torch.Tensor | None = None
+        self.window = 0
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Nothing is left to initialise: storage is allocated with the cache."""
@@ -94,16 +97,22 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.slots is not None:
+            self.keys.index_copy_(-2, self.slots, key_states)
+            self.values.index_copy_(-2, self.slots, value_states)
+            return self.keys[..., : self.window, :], self.values[..., : self.window, :]
         end = self.length + key_states.shape[-2]
         self.keys[..., self.length : end, :] = key_states
         self.values[..., self.length : end, :] = value_states
         return self.keys[..., :end, :], self.values[..., :end, :]
 
+    # A compiled program must not depend on the length: it would be another for each.
+
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.length + query_length, 0
+        return self.length + query_length if self.slots is None else self.window, 0
 
     def get_seq_length(self) -> int:
-        return self.length
+        return self.length if self.slots is None else 0
 
     def get_max_length(self) -> int:
         return int(self.keys.shape[-2])
@@ -123,7 +132,14 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped
         length: Slots filled.
     """
 
-    def __init__(self, layout: CacheLayout, capacity: int) -> None:
+    def __init__(self, layout: CacheLayout, capacity: int, spare: int = 0) -> None:
+        """Allocate.
+
+        Args:
+            layout: What one token takes.
+            capacity: Slots for tokens.
+            spare: Slots behind those, for writes that nobody is to see.
+        """
         flat = [slot for pair in layout.layers for slot in pair]
         members: dict[SlotLayout, list[int]] = defaultdict(list)
         for index, slot in enumerate(flat):
@@ -131,7 +147,7 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped
         states: list[torch.Tensor] = [torch.empty(0)] * len(flat)
         self._storages: list[torch.Tensor] = []
         for slot, indices in members.items():
-            shape = (len(indices), 1, slot.heads, capacity, slot.head_dim)
+            shape = (len(indices), 1, slot.heads, capacity + spare, slot.head_dim)
             storage = torch.empty(shape, dtype=slot.dtype, device=slot.device)
             self._storages.append(storage)
             for index, state in zip(indices, storage, strict=True):
@@ -146,6 +162,24 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped
     def nbytes(self) -> int:
         """Bytes allocated."""
         return sum(storage.nbytes for storage in self._storages)
+
+    @contextmanager
+    def fixed(self, slots: torch.Tensor, window: int) -> Iterator[None]:
+        """Within this context, write to named slots and show the first ``window`` ones.
+
+        Args:
+            slots: Where a forward's keys and values go, [N]; the length does not matter.
+            window: Slots that attention gets to see.
+        """
+        self._fix(slots, window)
+        try:
+            yield
+        finally:
+            self._fix(None, 0)
+
+    def _fix(self, slots: torch.Tensor | None, window: int) -> None:
+        for layer in self.layers:
+            layer.slots, layer.window = slots, window
 
     def advance(self, count: int) -> None:
         """Count the slots that a finished forward has filled."""

@@ -56,6 +56,7 @@ class ModelSource:
         hf_token: Hugging Face token for gated models.
         allow_pickle: Whether pickled weights may be loaded.
         drafts: Whether it only drafts; then its head is cut to the output ids that come with it.
+        compile: Whether to compile its forwards.
     """
 
     name: str
@@ -66,6 +67,7 @@ class ModelSource:
     hf_token: str | None = field(default=None, repr=False)
     allow_pickle: bool = False
     drafts: bool = False
+    compile: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def load_model(source: ModelSource) -> LoadedModel:
     tokenizer = Tokenizer.load(location, revision=source.revision, hf_token=source.hf_token)
     revision = _revision(model, source.name, location)
     output_ids = read_output_ids(Path(location)) if source.drafts else None
-    runner = ModelRunner(model, source.name, output_ids)
+    runner = ModelRunner(model, source.name, output_ids, source.compile)
     return LoadedModel(source, runner, tokenizer, revision)
 
 

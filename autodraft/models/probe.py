@@ -64,15 +64,21 @@ def observe_layout(model: Any, cache_argument: str, name: str) -> CacheLayout:
     Raises:
         ModelLoadError: If the model keeps its past in a way that cannot be rolled back.
     """
-    token = torch.zeros(
-        (1, 1), dtype=torch.int64, device=model.get_input_embeddings().weight.device
-    )
     try:
-        cache = DynamicCache(config=model.config)
-        model(input_ids=token, use_cache=True, logits_to_keep=1, **{cache_argument: cache})
+        cache = forward_once(model, cache_argument)
     except _FAULTS as error:
         raise _unsuitable(name, f"it cannot be driven with a key-value cache ({error})") from error
     return CacheLayout.observed(cache, name)
+
+
+def forward_once(model: Any, cache_argument: str) -> DynamicCache:
+    """Forward one token and return the cache that it filled."""
+    token = torch.zeros(
+        (1, 1), dtype=torch.int64, device=model.get_input_embeddings().weight.device
+    )
+    cache = DynamicCache(config=model.config)
+    model(input_ids=token, use_cache=True, logits_to_keep=1, **{cache_argument: cache})
+    return cache
 
 
 def require_tree_attention(runner: TreeRunner, model: Any, name: str) -> None:

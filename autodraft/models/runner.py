@@ -13,12 +13,15 @@ import numpy.typing as npt
 import torch
 
 from autodraft.errors import ContextLengthError
+from autodraft.models.attention import group_attention
+from autodraft.models.compiled import CompiledForward
+from autodraft.models.fused import fuse_linears
 from autodraft.models.kv_cache import KVCache
+from autodraft.models.masks import TreeMasks
 from autodraft.models.output_head import cut_output_head
-from autodraft.models.probe import observe_layout, require_tree_attention
+from autodraft.models.probe import forward_once, observe_layout, require_tree_attention
 
 IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 PREFILL_CHUNK: Final = 512
@@ -32,9 +35,12 @@ class ModelRunner:
         max_context: Most tokens that the model's positions allow.
         vocab_size: Token ids it knows; its logits have as many columns, or one for each output id.
         layout: What one token takes in the cache.
+        weights_bytes: Bytes of all its weights, as the checkpoint has them.
     """
 
-    def __init__(self, model: Any, name: str, output_ids: IntArray | None = None) -> None:
+    def __init__(
+        self, model: Any, name: str, output_ids: IntArray | None = None, compile: bool = False
+    ) -> None:
         """Wrap a loaded ``PreTrainedModel`` in evaluation mode.
 
         Args:
@@ -42,6 +48,7 @@ class ModelRunner:
             name: What to call it in messages.
             output_ids: The only token ids it is to say, rising, [O]; None is all. The head is cut
                 to their rows, so that a step does not pay for the others.
+            compile: Whether to compile the forwards of tree nodes, for a few fixed shapes.
 
         Raises:
             ModelLoadError: If its past cannot be rolled back, its attention follows no tree, or its
@@ -57,9 +64,17 @@ class ModelRunner:
         self.vocab_size = int(config.vocab_size)
         if output_ids is not None:
             cut_output_head(model, output_ids, name)
+        self.weights_bytes = sum(weight.nbytes for weight in model.parameters())
+        self._masks = TreeMasks(self._dtype, self._device)
+        self._compiled: CompiledForward | None = None
         with torch.inference_mode():
             self.layout = observe_layout(model, self._cache_argument, name)
+            if not compile:
+                fuse_linears(model, lambda: forward_once(model, self._cache_argument), name)
+                group_attention(model)
             require_tree_attention(self, model, name)
+        if compile:
+            self._compiled = CompiledForward(model, self._cache_argument)
 
     @property
     def device(self) -> str:
@@ -89,7 +104,14 @@ class ModelRunner:
 
     def new_cache(self, capacity: int) -> KVCache:
         """Allocate an empty cache for ``capacity`` tokens."""
+        if self._compiled is not None:
+            return self._compiled.new_cache(self.layout, capacity)
         return KVCache(self.layout, capacity)
+
+    def release(self, cache: KVCache) -> None:
+        """Take back a cache that is used no more."""
+        if self._compiled is not None:
+            self._compiled.release(cache)
 
     @torch.inference_mode()
     def prefill(self, cache: KVCache, tokens: Sequence[int] | IntArray) -> torch.Tensor:
@@ -102,6 +124,7 @@ class ModelRunner:
         logits = torch.empty(0)
         for start in range(0, len(ids), PREFILL_CHUNK):
             chunk = ids[start : start + PREFILL_CHUNK]
+            _require_room(cache, len(chunk))
             positions = np.arange(cache.length, cache.length + len(chunk))
             logits = self._forward(cache, chunk, positions, None, logits_to_keep=1)
         return logits
@@ -122,9 +145,14 @@ class ModelRunner:
         Raises:
             ContextLengthError: If the cache has no room for them.
         """
+        _require_room(cache, len(tokens))
+        if self._compiled is not None:
+            logits = self._compiled.forward(cache, tokens, positions, visible)
+            cache.advance(len(tokens))
+            return logits
         if len(tokens) == 1 and visible.all():  # a plain decoding step, without a mask
             return self._forward(cache, tokens, positions, None, logits_to_keep=0)
-        mask = self._attention_mask(cache.length + len(tokens), visible)
+        mask = self._masks.additive(visible, cache.length + len(tokens))
         return self._forward(cache, tokens, positions, mask, logits_to_keep=0)
 
     def _forward(
@@ -135,14 +163,10 @@ class ModelRunner:
         mask: torch.Tensor | None,
         logits_to_keep: int,
     ) -> torch.Tensor:
-        if cache.length + len(tokens) > cache.capacity:
-            raise ContextLengthError(
-                f"{len(tokens)} more tokens do not fit a cache of {cache.capacity} that holds "
-                f"{cache.length}."
-            )
+        both = torch.from_numpy(np.stack((tokens, positions))).to(self._device, non_blocking=True)
         output = self._model(
-            input_ids=torch.from_numpy(tokens).unsqueeze(0).to(self._device),
-            position_ids=torch.from_numpy(positions).unsqueeze(0).to(self._device),
+            input_ids=both[:1],
+            position_ids=both[1:],
             attention_mask=mask,
             use_cache=True,
             logits_to_keep=logits_to_keep,
@@ -152,44 +176,15 @@ class ModelRunner:
         logits: torch.Tensor = output.logits[0]
         return logits
 
-    def _attention_mask(self, num_slots: int, visible: BoolArray) -> torch.Tensor:
-        """Return the additive mask of stock attention, [1, 1, N, slots]."""
-        num_queries, tail = visible.shape
-        mask = torch.zeros((num_queries, num_slots), dtype=self._dtype, device=self._device)
-        hidden = torch.from_numpy(~visible).to(self._device)
-        mask[:, num_slots - tail :].masked_fill_(hidden, torch.finfo(self._dtype).min)
-        return mask[None, None]
+
+def _require_room(cache: KVCache, count: int) -> None:
+    if cache.length + count > cache.capacity:
+        raise ContextLengthError(
+            f"{count} more tokens do not fit a cache of {cache.capacity} that holds {cache.length}."
+        )
 
 
 def cache_argument(model: Any) -> str:
     """Return what this version of transformers calls the cache."""
     known = inspect.signature(model.forward).parameters
     return "cache" if "cache" in known else "past_key_values"
-
-
-def best_tokens(logits: torch.Tensor) -> IntArray:
-    """Return the arg-max of each row, [N]; the lowest id wins a tie."""
-    # max() is vectorised on CPUs where argmax() is not: five times faster in bfloat16.
-    tokens: IntArray = logits.max(dim=-1).indices.cpu().numpy()
-    return tokens
-
-
-def top_candidates(
-    logits: torch.Tensor, count: int, excluded: torch.Tensor | None = None
-) -> tuple[IntArray, FloatArray]:
-    """Return the most probable columns of each row and their log-probabilities.
-
-    Args:
-        logits: [N, V].
-        count: Candidates per row, K.
-        excluded: Columns that must not be proposed, or None.
-
-    Returns:
-        Columns [N, K], best first, and natural log-probabilities [N, K].
-    """
-    if excluded is not None:
-        logits = logits.index_fill(-1, excluded, -torch.inf)
-    best = logits.topk(min(count, logits.shape[-1]), dim=-1)
-    log_total = logits.float().logsumexp(dim=-1, keepdim=True)
-    log_probs = best.values.float() - log_total
-    return best.indices.cpu().numpy(), log_probs.double().cpu().numpy()

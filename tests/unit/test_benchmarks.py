@@ -38,7 +38,6 @@ def figures_of(script: str, *options: str) -> dict[str, Any]:
 @pytest.fixture
 def benchmarks(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     """The benchmarks' modules, imported as their scripts import them."""
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
     monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
     import _common
     import _stub_models

@@ -41,7 +41,13 @@ RUNNER: Final = "evaluation/run_main_experiment_overall_performance.sh"
 SCRIPTS: Final = {"run_target.sh", "scripts/quickstart.sh", RUNNER}
 SOURCES: Final = sorted([*(ROOT / "autodraft").rglob("*.py"), *(ROOT / "evaluation").rglob("*.py")])
 FOREIGN_OPTIONS: Final = {"--strict", "--no-deps"}  # of mypy and pip
-FOREIGN_VARIABLES: Final = {"OMP_WAIT_POLICY", "OMP_NUM_THREADS", "HF_TOKEN", "HF_HUB_OFFLINE"}
+FOREIGN_VARIABLES: Final = {
+    "OMP_WAIT_POLICY",
+    "GOMP_SPINCOUNT",
+    "OMP_NUM_THREADS",
+    "HF_TOKEN",
+    "HF_HUB_OFFLINE",
+}
 
 
 def page(name: str) -> str:

@@ -22,7 +22,6 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 @pytest.fixture
 def quality(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     """The benchmark's modules, imported as the script imports them."""
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
     monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
     import _draft_models
     import _draft_report

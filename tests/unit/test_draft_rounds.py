@@ -30,7 +30,6 @@ LIMIT = 60
 @pytest.fixture
 def quality(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     """The benchmark's modules, imported as the script imports them."""
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
     monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
     import _draft_models
     import _draft_rounds

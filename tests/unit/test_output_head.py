@@ -8,9 +8,10 @@ import torch
 
 from autodraft.engine.drafter import Drafter
 from autodraft.errors import ModelLoadError
+from autodraft.models.candidates import top_candidates
 from autodraft.models.loader import ModelSource, load_model
 from autodraft.models.output_head import OUTPUT_IDS_NAME, read_output_ids, write_output_ids
-from autodraft.models.runner import ModelRunner, top_candidates
+from autodraft.models.runner import ModelRunner
 from autodraft.policy import FixedTreePolicy, TreeLimits
 from tests.fakes import VOCAB, prompt_of, save_tiny_tokenizer, tiny_model
 

@@ -40,7 +40,7 @@ import os, sys
 class Watch:
     def find_spec(self, name, path=None, target=None):
         if name == "torch":
-            print(os.environ.get("OMP_WAIT_POLICY"))
+            print(os.environ.get("OMP_WAIT_POLICY"), os.environ.get("GOMP_SPINCOUNT"))
 
 sys.meta_path.insert(0, Watch())
 """
@@ -49,13 +49,21 @@ sys.meta_path.insert(0, Watch())
 @pytest.mark.parametrize(
     "module", ["autodraft.api", "autodraft.engine.drafter", "autodraft.models.loader"]
 )
-@pytest.mark.parametrize(("given", "seen"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
-def test_idle_threads_sleep_before_torch_is_imported_unless_the_user_says_otherwise(
-    module: str, given: str | None, seen: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [
+        ({}, "PASSIVE 10000"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE None"),
+        ({"GOMP_SPINCOUNT": "5"}, "None 5"),
+    ],
+)
+def test_idle_threads_spin_briefly_before_torch_is_imported_unless_the_user_says_otherwise(
+    module: str, given: dict[str, str], seen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    if given is not None:
-        monkeypatch.setenv("OMP_WAIT_POLICY", given)
+    for variable in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in given.items():
+        monkeypatch.setenv(variable, value)
     assert run_python(f"{WATCH_TORCH}\nimport {module}").splitlines()[0] == seen
 
 

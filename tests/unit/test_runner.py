@@ -8,7 +8,8 @@ import torch
 
 from autodraft.errors import ContextLengthError
 from autodraft.models import runner as runner_module
-from autodraft.models.runner import ModelRunner, best_tokens, top_candidates
+from autodraft.models.candidates import best_tokens, top_candidates
+from autodraft.models.runner import ModelRunner
 from autodraft.tree.attention import ancestor_mask, node_positions
 from autodraft.tree.draft_tree import BoolArray, FloatArray, IntArray, node_depths
 from tests.fakes import VOCAB, prompt_of, tiny_model
