@@ -16,7 +16,7 @@ from typing import Any
 
 # The checkout that this file belongs to is measured, not another installed release.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import autodraft  # noqa: E402, F401
+import autodraft  # noqa: F401
 
 
 class CannotMeasure(Exception):

@@ -1,9 +1,10 @@
 """What a tree costs over plain tokens: our forward of N nodes beside the stock forward of N tokens.
 
 Ours is what the target does in a round: mask and positions from the parents, the forward, the
-accepted path gathered, the rest forgotten. Stock is the same model with its own growing cache: a
-causal forward behind the same context, cropped back afterwards. Both leave the context as it was,
-both under ``inference_mode``, and they take turns. Knows no link and no draft model.
+accepted path gathered, the rest forgotten. Stock is the same model as transformers loads it, with
+its own growing cache: a causal forward behind the same context, cropped back afterwards. Both leave the
+context as it was, both under ``inference_mode``, and they take turns. Knows no link and no draft
+model.
 """
 
 import argparse
@@ -204,13 +205,18 @@ def measure(cases: Sequence[Case], repeats: int, budget_s: float) -> list[Timing
 
 
 def load(dtype: str) -> tuple[Any, ModelRunner]:
-    """Return the embedded target as the stock class, and our runner around the same weights."""
+    """Return the embedded target as the stock class, and our runner around weights of its own.
+
+    The runner replaces modules of the model that it is given.
+    """
     if dtype == "auto":
         dtype = "bfloat16" if native_bfloat16() else "float32"
     folder = resolve_embedded(EMBEDDED_TARGET)
     transformers_logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype]).eval()
-    return model, ModelRunner(model, EMBEDDED_TARGET)
+    stock, ours = (
+        AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype]).eval() for _ in range(2)
+    )
+    return stock, ModelRunner(ours, EMBEDDED_TARGET)
 
 
 def _figures(timing: Timing) -> dict[str, float]:

@@ -82,29 +82,29 @@ def graft_retrieved(
 class _Levels:
     """Where the expanded nodes of one growth stand in the cache, and whom they see."""
 
-    def __init__(self, root_slot: int, max_expanded: int) -> None:
+    def __init__(self, root_slot: int, limits: TreeLimits) -> None:
+        expanded = limits.width * limits.max_depth
+        nodes = 1 + limits.width + limits.width * expanded  # the root's children, and theirs
         self._first_slot = root_slot + 1
-        self._rows: dict[int, int] = {0: _NOT_CACHED}  # node -> row; the root is context
+        self._count = 0
+        self._rows: IntArray = np.full(nodes, _NOT_CACHED, dtype=np.int64)  # the root is context
         # One row more than nodes: row -1 stays empty, it stands for the root's ancestors.
-        self._visible: BoolArray = np.zeros((max_expanded + 1, max_expanded), dtype=np.bool_)
+        self._visible: BoolArray = np.zeros((expanded + 1, expanded), dtype=np.bool_)
 
     def add(self, nodes: IntArray, parents: IntArray) -> BoolArray:
         """Place nodes in the next slots; return whom they see behind the root, [W, S]."""
-        start = len(self._rows) - 1
-        rows = np.arange(start, start + len(nodes))
-        parent_rows = [self._rows[int(parent)] for parent in parents]
-        self._visible[rows] = self._visible[parent_rows]
+        rows = np.arange(self._count, self._count + len(nodes))
+        self._count += len(nodes)
+        self._rows[nodes] = rows
+        self._visible[rows] = self._visible[self._rows[parents]]
         self._visible[rows, rows] = True
-        self._rows.update(zip(nodes.tolist(), rows.tolist(), strict=True))
-        return self._visible[rows, : start + len(nodes)]
+        return self._visible[rows, : self._count]
 
     def slots(self, nodes: IntArray) -> IntArray:
         """Return the cache slot of each node, -1 where it was never expanded."""
-        rows = [self._rows.get(int(node), _NOT_CACHED) for node in nodes]
-        return np.array(
-            [row + self._first_slot if row != _NOT_CACHED else _NOT_CACHED for row in rows],
-            dtype=np.int64,
-        )
+        grown = nodes < len(self._rows)  # a grafted node can lie behind all that could grow
+        rows = np.where(grown, self._rows[np.where(grown, nodes, 0)], _NOT_CACHED)
+        return np.where(rows == _NOT_CACHED, _NOT_CACHED, rows + self._first_slot)
 
 
 class Drafter:
@@ -186,7 +186,7 @@ class Drafter:
         cache, limits = self._active_cache, policy.limits
         root_logits = self._runner.prefill(cache, context[cache.length :])
         self._root_slot = cache.length - 1
-        levels = _Levels(self._root_slot, limits.width * limits.max_depth)
+        levels = _Levels(self._root_slot, limits)
         widest = 0
         while growth.depth < max_depth:
             nodes = growth.frontier(min(policy.width(growth), limits.width))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from autodraft.decoding.stopping import Decode, Ending, FinishReason, StopRules
 from autodraft.decoding.verification import walk
 from autodraft.errors import ProtocolError
-from autodraft.models.candidates import best_tokens
+from autodraft.models.candidates import GreedyChoices, best_tokens
 from autodraft.models.runner import ModelRunner
 from autodraft.tree.attention import ancestor_mask, node_positions
 from autodraft.tree.draft_tree import received_tree
@@ -124,7 +124,7 @@ class Verifier:
             node_positions(tree.depths, base),
             ancestor_mask(tree.parents),
         )
-        path, bonus = walk(tree.tokens, tree.parents, best_tokens(logits))
+        path, bonus = walk(tree.tokens, tree.parents, GreedyChoices(logits))
         self._cache.keep(base, np.concatenate(([base], base + path)))
         self._commit([*tree.tokens[path].tolist(), bonus])
         return path, bonus

@@ -36,9 +36,11 @@ class TreeMasks:
         self._reserve(rows, num_slots)
         columns = self._buffer.shape[1]
         old_rows, old_tail = self._written
-        self._buffer[:old_rows, columns - old_tail :] = 0
-        hidden = torch.from_numpy(~visible).to(self._buffer.device, non_blocking=True)
-        self._buffer[:rows, columns - tail :].masked_fill_(hidden, self._hidden)
+        if old_rows > rows or old_tail > tail:  # else all of it is written anew
+            self._buffer[:old_rows, columns - old_tail :] = 0
+        # numpy is quicker than torch with so few elements, and one copy takes them anywhere.
+        scores = np.where(visible, np.float32(0), np.float32(self._hidden))
+        self._buffer[:rows, columns - tail :] = torch.from_numpy(scores)
         self._written = (rows, tail)
         return self._buffer[None, None, :rows, columns - num_slots :]
 

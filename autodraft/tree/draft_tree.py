@@ -68,8 +68,8 @@ def received_tree(root_token: int, tokens: IntArray, parents: IntArray) -> Draft
     all_parents = np.concatenate(([NO_PARENT], parents)).astype(np.int64)
     if (all_parents[1:] >= np.arange(1, len(all_parents))).any() or (all_parents[1:] < 0).any():
         raise ValueError("a node of the draft tree does not come after its parent")
-    siblings = all_parents[1:] * (all_tokens.max() + 1) + all_tokens[1:]
-    if len(np.unique(siblings)) != len(siblings):
+    siblings = np.sort(all_parents[1:] * (all_tokens.max() + 1) + all_tokens[1:])
+    if (siblings[1:] == siblings[:-1]).any():
         raise ValueError("two children of one node of the draft tree carry the same token")
     unknown = np.zeros(len(all_tokens))  # the draft's probabilities stay with the draft
     return DraftTree(all_tokens, all_parents, node_depths(all_parents), unknown)

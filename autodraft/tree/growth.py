@@ -65,13 +65,15 @@ class TreeGrowth:
             log_probs: Their log-probabilities given the path, [W, K]; -inf drops a candidate.
         """
         assert not self._grafted, "graft() comes last"
-        parents = np.repeat(expanded, tokens.shape[1])
+        parents = expanded.repeat(tokens.shape[1])
         values = self.log_values[parents] + log_probs.ravel()
+        tokens = tokens.ravel()
         possible = np.isfinite(values)
-        parents, values = parents[possible], values[possible]
+        if not possible.all():
+            parents, values, tokens = parents[possible], values[possible], tokens[possible]
         self._level = slice(len(self.tokens), len(self.tokens) + len(parents))
         self.depth += 1
-        self.tokens = np.concatenate((self.tokens, tokens.ravel()[possible]))
+        self.tokens = np.concatenate((self.tokens, tokens))
         self.parents = np.concatenate((self.parents, parents))
         self.depths = np.concatenate((self.depths, np.full(len(parents), self.depth)))
         self.log_values = np.concatenate((self.log_values, values))
