@@ -141,7 +141,9 @@ class Drafter:
 
     def finish(self) -> None:
         """Free the request's cache and text."""
-        self._cache = None
+        if self._cache is not None:
+            self._runner.release(self._cache)
+            self._cache = None
         if self._retriever is not None:
             self._retriever.start()
 

@@ -175,6 +175,7 @@ class HostedSession:
     async def close(self) -> None:
         """Send the bill; the session is over."""
         self._require_quiet()
+        self._release()
         held_s = time.perf_counter() - self._opened_at
         energy = self._energy(held_s)
         forwards = self._verifier.forwards if self._verifier else 0
@@ -202,6 +203,12 @@ class HostedSession:
             self._stream.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._stream
+        self._release()
+
+    def _release(self) -> None:
+        """Give the target's cache back, behind whatever still runs over it."""
+        if self._verifier is not None:
+            self._host.worker.submit(self._verifier.release)
 
     def _begun(self) -> Verifier:
         """Return the verifier of an answer that has its first token and is not being streamed."""

@@ -68,6 +68,10 @@ class Verifier:
         """Why the answer has ended; None while it goes on."""
         return self._ending.finish
 
+    def release(self) -> None:
+        """Give the cache back; nothing comes after."""
+        self._runner.release(self._cache)
+
     def prefill(self) -> int:
         """Forward the prompt and return the first token of the answer."""
         logits = self._runner.prefill(self._cache, self._prompt)
