@@ -126,7 +126,7 @@ class ModelRunner:
             chunk = ids[start : start + PREFILL_CHUNK]
             _require_room(cache, len(chunk))
             positions = np.arange(cache.length, cache.length + len(chunk))
-            logits = self._forward(cache, chunk, positions, None, logits_to_keep=1)
+            logits = self._forward(cache, chunk, positions, self._causal(cache, len(chunk)), 1)
         return logits
 
     @torch.inference_mode()
@@ -154,6 +154,15 @@ class ModelRunner:
             return self._forward(cache, tokens, positions, None, logits_to_keep=0)
         mask = self._masks.additive(visible, cache.length + len(tokens))
         return self._forward(cache, tokens, positions, mask, logits_to_keep=0)
+
+    def _causal(self, cache: KVCache, count: int) -> torch.Tensor | None:
+        """Return the mask of tokens in a row; none where the model needs none.
+
+        Left to itself the model makes one out of truth values, which every layer converts again.
+        """
+        if cache.length == 0 or count == 1:
+            return None
+        return self._masks.additive(np.tri(count, dtype=np.bool_), cache.length + count)
 
     def _forward(
         self,
