@@ -76,8 +76,9 @@ class NgramIndex:
         """Take in tokens that follow; constant time for each."""
         for token in tokens:
             end = len(self._tokens)
-            for length in range(1, min(MAX_NGRAM, end) + 1):
-                ngram = tuple(self._tokens[end - length :])
+            last = tuple(self._tokens[-MAX_NGRAM:])
+            for length in range(1, len(last) + 1):
+                ngram = last[-length:]
                 older = self._followers.get(ngram, ())[: MAX_CONTINUATIONS - 1]
                 self._followers[ngram] = (end, *older)
             self._tokens.append(token)
@@ -222,7 +223,7 @@ class Retriever:
     def _grow(self, max_depth: int) -> list[_Node]:
         """Merge the continuations of all matches into a trie, level by level."""
         nodes: list[_Node] = []
-        level = [(ROOT, self._index.matches())]
+        level: list[tuple[int, Sequence[Match]]] = [(ROOT, self._index.matches())]
         for depth in range(max_depth):
             below = []
             for parent, matches in level:
@@ -236,11 +237,16 @@ class Retriever:
 
     def _children(
         self, parent: int, matches: Sequence[Match], depth: int
-    ) -> list[tuple[_Node, list[Match]]]:
+    ) -> list[tuple[_Node, Sequence[Match]]]:
         """Return the tokens that follow at one node, likeliest first, each with its matches."""
         followed: dict[int, list[Match]] = defaultdict(list)
         for match in matches:
             followed[self._index.continuation(match.position, depth)].append(match)
+        if len(followed) == 1:  # at most nodes: nothing to rank or to share
+            (token,) = followed
+            length = max(matches).length + depth
+            log_prob = math.log(self._table.probability(length, 0))
+            return [(_Node(token, parent, length, 0, log_prob), matches)]
 
         def longest_and_most(token: int) -> tuple[int, int]:
             return max(match.length for match in followed[token]), len(followed[token])

@@ -20,6 +20,7 @@ from autodraft.errors import ModelLoadError
 from autodraft.models.embedded import is_embedded, resolve_embedded, weights_checksum
 from autodraft.models.exclusive import LOADING
 from autodraft.models.hardware import device_label, native_bfloat16, torch_threads
+from autodraft.models.memory import give_back_memory
 from autodraft.models.output_head import read_output_ids
 from autodraft.models.runner import ModelRunner
 from autodraft.models.tokenizer import Tokenizer
@@ -115,6 +116,7 @@ def load_model(source: ModelSource) -> LoadedModel:
     revision = _revision(model, source.name, location)
     output_ids = read_output_ids(Path(location)) if source.drafts else None
     runner = ModelRunner(model, source.name, output_ids, source.compile)
+    give_back_memory()
     return LoadedModel(source, runner, tokenizer, revision)
 
 

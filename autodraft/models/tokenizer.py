@@ -7,9 +7,9 @@ target server tells about its tokenizer arrives here as a ``TokenizerIdentity``.
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from jinja2 import TemplateError
 from transformers import AutoTokenizer, GenerationConfig
@@ -19,6 +19,9 @@ from autodraft.errors import ModelLoadError, TokenizerMismatch
 from autodraft.models.embedded import is_embedded, resolve_embedded
 
 _SHOWN_CONFLICTS: Final = 3
+
+_IN_USE: Final[WeakValueDictionary[tuple[Any, ...], Any]] = WeakValueDictionary()
+"""transformers' tokenizers that someone holds, by all that is asked of them here."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class Tokenizer:
         self.name = name
         self.eos_ids = eos_ids
         self._backend = backend
+        # Not when first asked for: a load is followed by giving back what it left behind.
+        self._fingerprint = _fingerprint(backend)
 
     @classmethod
     def load(
@@ -85,7 +90,7 @@ class Tokenizer:
         eos_ids = set() if gguf_file else _generation_eos_ids(location, hub)
         if backend.eos_token_id is not None:
             eos_ids.add(backend.eos_token_id)
-        return cls(backend, path_or_id, frozenset(eos_ids))
+        return cls(_shared(backend), path_or_id, frozenset(eos_ids))
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Return the ids of a chat in the tokenizer's own template, the answer's opening added.
@@ -140,16 +145,6 @@ class Tokenizer:
         """What ``require_compatible`` compares."""
         return TokenizerIdentity(self.fingerprint(), self.added_tokens())
 
-    @cached_property
-    def _fingerprint(self) -> str:
-        vocabulary = self._backend.backend_tokenizer.get_vocab(with_added_tokens=False)
-        added = self.added_tokens()
-        digest = hashlib.sha256()
-        for text, index in sorted(vocabulary.items(), key=lambda item: (item[1], item[0])):
-            if index not in added:
-                digest.update(f"{index}\t{text}\n".encode())
-        return digest.hexdigest()
-
 
 def require_compatible(
     target: TokenizerIdentity, draft: TokenizerIdentity, *, target_name: str, draft_name: str
@@ -181,6 +176,28 @@ def require_compatible(
 def draft_only_ids(target: TokenizerIdentity, draft: TokenizerIdentity) -> frozenset[int]:
     """Return the ids that only the draft defines: it must never propose them."""
     return frozenset(draft.added_tokens.keys() - target.added_tokens.keys())
+
+
+def _shared(backend: Any) -> Any:
+    """Return a tokenizer that someone holds and that does all the same; this one if none does.
+
+    A draft's is its target's nearly always, and the tables of one take 13 MB for a vocabulary of
+    50,000. Nothing here changes a tokenizer once it is loaded.
+    """
+    tables = hashlib.sha256(backend.backend_tokenizer.to_str().encode()).digest()
+    settings = (backend.chat_template, backend.special_tokens_map, backend.model_max_length)
+    return _IN_USE.setdefault((type(backend), tables, repr(settings)), backend)
+
+
+def _fingerprint(backend: Any) -> str:
+    """Return the SHA-256 of the base vocabulary, id by id, added tokens left out."""
+    vocabulary = backend.backend_tokenizer.get_vocab(with_added_tokens=False)
+    added = backend.added_tokens_decoder
+    digest = hashlib.sha256()
+    for text, index in sorted(vocabulary.items(), key=lambda item: (item[1], item[0])):
+        if index not in added:
+            digest.update(f"{index}\t{text}\n".encode())
+    return digest.hexdigest()
 
 
 def _locate(path_or_id: str) -> tuple[str, str | None]:

@@ -6,7 +6,7 @@ before the tree is visible to every node; this module does not know how long it 
 
 import numpy as np
 
-from autodraft.tree.draft_tree import NO_PARENT, BoolArray, IntArray
+from autodraft.tree.draft_tree import BoolArray, IntArray, own_or_parent
 
 
 def ancestor_mask(parents: IntArray) -> BoolArray:
@@ -15,13 +15,12 @@ def ancestor_mask(parents: IntArray) -> BoolArray:
     Args:
         parents: Parent of each node, [N]; -1 for a root, ``parents[i] < i`` otherwise.
     """
+    ancestors = own_or_parent(parents)
     visible = np.eye(len(parents), dtype=np.bool_)
-    nodes = np.arange(len(parents))
-    ancestors = parents
-    while len(nodes := nodes[(alive := ancestors != NO_PARENT)]):
-        ancestors = ancestors[alive]
-        visible[nodes, ancestors] = True
-        ancestors = parents[ancestors]
+    visible[np.arange(len(parents)), ancestors] = True
+    while (ancestors != (further := ancestors[ancestors])).any():
+        visible |= visible[ancestors]  # what an ancestor sees, its descendants see
+        ancestors = further  # twice as far up with every step
     return visible
 
 

@@ -45,12 +45,17 @@ class DraftTree:
 
 def node_depths(parents: IntArray) -> IntArray:
     """Return the depth of every node, [N], from its parents (topological order, root = -1)."""
-    depths = np.zeros(len(parents), dtype=np.int64)
-    ancestors = parents.copy()
-    while (alive := ancestors != NO_PARENT).any():
-        depths += alive
-        ancestors = np.where(alive, parents[ancestors], NO_PARENT)
+    depths: IntArray = (parents != NO_PARENT).astype(np.int64)
+    ancestors = own_or_parent(parents)
+    while (above := depths[ancestors]).any():
+        depths += above
+        ancestors = ancestors[ancestors]  # twice as far up with every step
     return depths
+
+
+def own_or_parent(parents: IntArray) -> IntArray:
+    """Return the parent of each node, a root being its own, [N]."""
+    return np.where(parents == NO_PARENT, np.arange(len(parents)), parents)
 
 
 def received_tree(root_token: int, tokens: IntArray, parents: IntArray) -> DraftTree:

@@ -9,16 +9,16 @@ Growth does not know the draft model: the caller brings the candidates of each e
 does it know where grafted continuations come from.
 """
 
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Final
+
 import numpy as np
 
-from autodraft.tree.draft_tree import (
-    NO_PARENT,
-    BoolArray,
-    DraftTree,
-    FloatArray,
-    IntArray,
-    node_depths,
-)
+from autodraft.tree.draft_tree import NO_PARENT, DraftTree, FloatArray, IntArray
+
+_FEW: Final = 8
+"""One in so many nodes is few enough to look for them before sorting."""
 
 
 class TreeGrowth:
@@ -53,8 +53,7 @@ class TreeGrowth:
 
     def frontier(self, width: int) -> IntArray:
         """Return the ``width`` most valuable nodes of the newest level, best first, [≤ width]."""
-        order = np.argsort(-self.frontier_log_values, kind="stable")[:width]
-        return order + self._level.start
+        return _best_first(self.frontier_log_values, width) + self._level.start
 
     def add_level(self, expanded: IntArray, tokens: IntArray, log_probs: FloatArray) -> None:
         """Add the candidates of the expanded nodes as the next level.
@@ -95,44 +94,52 @@ class TreeGrowth:
         assert not self._grafted, "graft() is called once"
         self._grafted = True
         num_grown = len(self.tokens)
-        links = self.log_values - self.log_values[self.parents]
-        raised: list[int] = []
+        raised: dict[int, float] = {}  # node -> its new link
         nodes: list[int] = []  # where each continuation's node stands in this tree
         new: list[int] = []
         new_parents: list[int] = []
         for number, parent in enumerate(parents.tolist()):
             above = 0 if parent == NO_PARENT else nodes[parent]
-            there = np.flatnonzero((self.parents == above) & (self.tokens == tokens[number]))
-            if len(there) == 0:
-                nodes.append(num_grown + len(new))
+            node = self._child(above, tokens[number]) if above < num_grown else None
+            if node is None:
+                node = num_grown + len(new)
                 new.append(number)
                 new_parents.append(above)
-                continue
-            node = int(there[0])
+            elif log_probs[number] > self.log_values[node] - self.log_values[above]:
+                raised[node] = log_probs[number]
             nodes.append(node)
-            if log_probs[number] > links[node]:
-                links[node] = log_probs[number]
-                raised.append(node)
-        self._append(np.array(new_parents, dtype=np.int64), tokens[new])
-        changed = np.zeros(len(self.tokens), dtype=np.bool_)
-        changed[num_grown:] = True
-        changed[raised] = True
-        self._settle(np.concatenate((links, log_probs[new])), changed)
+        if raised:
+            self._raise(raised)
+        self._append(np.array(new_parents, dtype=np.int64), tokens[new], log_probs[new])
 
-    def _append(self, parents: IntArray, tokens: IntArray) -> None:
-        """Add nodes whose values are not known yet; parents may be among them."""
+    def _child(self, parent: int, token: int) -> int | None:
+        """Return the child of a node that carries a token, if there is one."""
+        found = np.flatnonzero((self.parents == parent) & (self.tokens == token))
+        return int(found[0]) if len(found) else None
+
+    def _raise(self, raised: Mapping[int, float]) -> None:
+        """Link nodes more surely to their parents; all that lies below them rises with them."""
+        links = self.log_values - self.log_values[self.parents]
+        rises = np.zeros(len(self.tokens), dtype=np.bool_)
+        nodes = list(raised)
+        links[nodes], rises[nodes] = list(raised.values()), True
+        starts = np.searchsorted(self.depths, np.arange(1, self.depth + 2))
+        for start, stop in pairwise(starts.tolist()):
+            above = self.parents[start:stop]
+            rises[start:stop] |= rises[above]
+            level = start + np.flatnonzero(rises[start:stop])
+            self.log_values[level] = self.log_values[self.parents[level]] + links[level]
+
+    def _append(self, parents: IntArray, tokens: IntArray, links: FloatArray) -> None:
+        """Add nodes, one by one: parents may be among them."""
+        first = len(self.tokens)
         self.tokens = np.concatenate((self.tokens, tokens))
         self.parents = np.concatenate((self.parents, parents))
-        self.depths = node_depths(self.parents)
-        self.log_values = np.concatenate((self.log_values, np.zeros(len(parents))))
-
-    def _settle(self, links: FloatArray, changed: BoolArray) -> None:
-        """Give changed nodes, and all below them, the value of their parent times their link."""
-        for depth in range(1, int(self.depths.max()) + 1):
-            level = np.flatnonzero(self.depths == depth)
-            level = level[changed[level] | changed[self.parents[level]]]
-            changed[level] = True
-            self.log_values[level] = self.log_values[self.parents[level]] + links[level]
+        self.depths = np.concatenate((self.depths, np.empty_like(parents)))
+        self.log_values = np.concatenate((self.log_values, links))
+        for node, parent in enumerate(parents.tolist(), start=first):
+            self.depths[node] = self.depths[parent] + 1
+            self.log_values[node] += self.log_values[parent]
 
     def expected_tokens(self, num_nodes: int, max_depth: int | None = None) -> float:
         """Return the tokens expected of the best tree of ``num_nodes`` nodes, bonus included.
@@ -146,8 +153,9 @@ class TreeGrowth:
         drafted = self.log_values[1:]
         if max_depth is not None:
             drafted = drafted[self.depths[1:] <= max_depth]
-        best_first = -np.sort(-drafted)
-        return 1.0 + float(np.exp(best_first[:num_nodes]).sum())
+        if num_nodes < len(drafted):
+            drafted = -np.partition(-drafted, num_nodes)[:num_nodes]
+        return 1.0 + float(np.exp(drafted).sum())
 
     def best(self, num_nodes: int) -> tuple[DraftTree, IntArray]:
         """Cut out the most valuable tree of ``num_nodes`` nodes.
@@ -155,12 +163,20 @@ class TreeGrowth:
         Returns:
             The tree, and for each of its nodes the node of this growth that it was, [N + 1].
         """
-        # Stable, so that among equal values a parent, which was added first, is kept first.
-        order = np.argsort(-self.log_values, kind="stable")[: num_nodes + 1]
-        kept = np.sort(order)
+        # Among equal values a parent, which was added first, is kept first.
+        kept = np.sort(_best_first(self.log_values, num_nodes + 1))
         new_index = np.full(len(self.tokens), NO_PARENT, dtype=np.int64)
         new_index[kept] = np.arange(len(kept))
         parents = new_index[self.parents[kept]]
         parents[0] = NO_PARENT
         tree = DraftTree(self.tokens[kept], parents, self.depths[kept], self.log_values[kept])
         return tree, kept
+
+
+def _best_first(values: FloatArray, count: int) -> IntArray:
+    """Return the places of the ``count`` largest values, best first, then the earlier first."""
+    costs = -values
+    places = np.arange(len(costs))
+    if count < len(costs) // _FEW:  # then sort the best ones alone, and what equals the last
+        places = np.flatnonzero(costs <= np.partition(costs, count)[count])
+    return places[np.argsort(costs[places], kind="stable")[:count]]

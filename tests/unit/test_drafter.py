@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autodraft.engine.drafter import Draft, Drafter
+from autodraft.engine.drafter import Draft, Drafter, _Levels
 from autodraft.models.kv_cache import KVCache
 from autodraft.models.runner import ModelRunner
 from autodraft.policy import (
@@ -21,6 +21,7 @@ from autodraft.policy import (
     TreeLimits,
 )
 from autodraft.tree.draft_tree import DraftTree
+from autodraft.tree.growth import TreeGrowth
 from tests.fakes import SHARP, greedy_reference, prompt_of, tiny_model, tiny_runner
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -256,3 +257,42 @@ def test_a_sure_draft_proposes_its_greedy_continuation_first() -> None:
     tree = draft_once(drafter, policy, [*PROMPT, 7]).tree
     assert tree.depth == 8
     assert tree.tokens[1:].tolist() == greedy_reference(model, [*PROMPT, 7], 8)
+
+
+@given(
+    width=st.integers(1, 4),
+    expanded=st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    kept=st.integers(0, 90),
+    grafted=st.integers(0, 5),
+    seed=st.integers(0, 99),
+)
+def test_a_level_sees_its_ancestors_and_every_node_is_found_in_its_slot(
+    width: int, expanded: list[int], kept: int, grafted: int, seed: int
+) -> None:
+    rng, root_slot = np.random.default_rng(seed), 17
+    growth = TreeGrowth(root_token=0)
+    levels = _Levels(root_slot, TreeLimits(width, len(expanded), 1))
+    slots: dict[int, int] = {}  # of the nodes expanded so far, in the order of their slots
+    for count in expanded:
+        nodes = growth.frontier(min(count, width))
+        if growth.depth:
+            visible = levels.add(nodes, growth.parents[nodes])
+            slots |= {node: root_slot + 1 + len(slots) + i for i, node in enumerate(nodes.tolist())}
+            for node, row in zip(nodes.tolist(), visible, strict=True):
+                seen = {number for number, sees in zip(slots, row, strict=True) if sees}
+                assert seen == path_of(growth, node)
+        shape = (len(nodes), width)
+        growth.add_level(nodes, np.tile(np.arange(width), (len(nodes), 1)), -rng.random(shape))
+    behind = np.arange(grafted)
+    growth.graft(behind - 1, behind + 50, np.full(grafted, -0.1))
+    _, nodes = growth.best(kept)
+    assert levels.slots(nodes).tolist() == [slots.get(node, -1) for node in nodes.tolist()]
+
+
+def path_of(growth: TreeGrowth, node: int) -> set[int]:
+    """A node and its ancestors, without the root."""
+    path = set()
+    while node:
+        path.add(node)
+        node = int(growth.parents[node])
+    return path

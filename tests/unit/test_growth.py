@@ -126,6 +126,23 @@ def test_the_best_nodes_are_closed_under_parents(growth: TreeGrowth, num_nodes: 
 
 
 @given(random_growths(), st.integers(0, 70))
+def test_the_best_nodes_are_the_first_of_all_sorted(growth: TreeGrowth, num_nodes: int) -> None:
+    _, kept = growth.best(num_nodes)
+    best_first = np.argsort(-growth.log_values, kind="stable")
+    assert kept.tolist() == sorted(best_first[: num_nodes + 1].tolist())
+
+
+@given(st.lists(st.sampled_from(LINKS[:-1]), min_size=1, max_size=60), st.integers(0, 9))
+def test_the_frontier_is_the_first_of_its_level_sorted(links: list[float], width: int) -> None:
+    growth = TreeGrowth(root_token=0)
+    growth.add_level(np.array([0]), np.arange(len(links))[None], np.array([links]))
+    assert (
+        growth.frontier(width).tolist()
+        == sorted(range(1, len(links) + 1), key=lambda node: -links[node - 1])[:width]
+    )
+
+
+@given(random_growths(), st.integers(0, 70))
 def test_expected_tokens_are_those_of_the_best_tree(growth: TreeGrowth, num_nodes: int) -> None:
     tree, _ = growth.best(num_nodes)
     assert growth.expected_tokens(num_nodes) == pytest.approx(np.exp(tree.log_probs).sum())
@@ -277,3 +294,37 @@ def test_every_continuation_is_in_the_tree_and_worth_what_retrieval_says_or_more
         nodes.append(node_at[(above, token)])
         gained = growth.log_values[nodes[-1]] - growth.log_values[above]
         assert gained >= link - 1e-9
+
+
+Path = tuple[int, ...]
+
+
+def values_by_path(growth: TreeGrowth) -> dict[Path, float]:
+    """The value of every node by its tokens from the root down, in the order of the nodes."""
+    paths: list[Path] = [()]
+    for parent, token in zip(growth.parents[1:].tolist(), growth.tokens[1:].tolist(), strict=True):
+        paths.append((*paths[parent], token))
+    return dict(zip(paths, growth.log_values.tolist(), strict=True))
+
+
+def grafted_by_path(grown: dict[Path, float], found: Trie) -> dict[Path, float]:
+    """Graft on dictionaries: the larger link of two, every value the sum of the links above."""
+    links = {path: value - grown[path[:-1]] for path, value in grown.items() if path}
+    paths: list[Path] = []
+    for parent, token, link in zip(*(column.tolist() for column in found), strict=True):
+        path = (token,) if parent < 0 else (*paths[parent], token)
+        links[path] = max(link, links.get(path, link))
+        paths.append(path)
+    return {(): 0.0} | {
+        path: sum(links[path[: depth + 1]] for depth in range(len(path))) for path in links
+    }
+
+
+@given(random_growths(), random_tries())
+def test_a_graft_is_the_graft_on_dictionaries(growth: TreeGrowth, found: Trie) -> None:
+    expected = grafted_by_path(values_by_path(growth), found)
+    growth.graft(*found)
+    grafted = values_by_path(growth)
+    assert list(grafted) == list(expected)
+    assert list(grafted.values()) == pytest.approx(list(expected.values()))
+    assert growth.depths.tolist() == [len(path) for path in grafted]

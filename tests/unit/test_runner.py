@@ -8,7 +8,6 @@ import torch
 
 from autodraft.errors import ContextLengthError
 from autodraft.models import runner as runner_module
-from autodraft.models.candidates import best_tokens, top_candidates
 from autodraft.models.runner import ModelRunner
 from autodraft.tree.attention import ancestor_mask, node_positions
 from autodraft.tree.draft_tree import BoolArray, FloatArray, IntArray, node_depths
@@ -139,33 +138,3 @@ def test_a_runner_tells_the_models_limits() -> None:
     assert runner.vocab_size == VOCAB
     assert runner.device == "cpu"
     assert runner.dtype == "float32"
-
-
-def test_the_arg_max_takes_the_lowest_id_of_equal_logits() -> None:
-    logits = torch.tensor([[0.0, 3.0, 3.0], [1.0, 0.0, -1.0]])
-    assert best_tokens(logits).tolist() == [1, 0]
-
-
-def test_candidates_come_best_first_with_their_log_probabilities() -> None:
-    probabilities = torch.tensor([[0.1, 0.6, 0.3], [0.5, 0.2, 0.3]])
-    tokens, log_probs = top_candidates(probabilities.log() + 3.0, 2)
-    assert tokens.tolist() == [[1, 2], [0, 2]]
-    assert np.exp(log_probs) == pytest.approx(np.array([[0.6, 0.3], [0.5, 0.3]]))
-
-
-def test_excluded_tokens_are_no_candidates_and_take_no_probability() -> None:
-    probabilities = torch.tensor([[0.1, 0.6, 0.3]])
-    tokens, log_probs = top_candidates(probabilities.log(), 2, excluded=torch.tensor([1]))
-    assert tokens.tolist() == [[2, 0]]
-    assert np.exp(log_probs) == pytest.approx(np.array([[0.75, 0.25]]))
-
-
-def test_where_all_but_one_token_is_excluded_the_others_are_impossible() -> None:
-    tokens, log_probs = top_candidates(torch.zeros(1, 3), 2, excluded=torch.tensor([0, 2]))
-    assert tokens[0, 0] == 1
-    assert log_probs.tolist() == [[0.0, -np.inf]]
-
-
-def test_more_candidates_than_the_vocabulary_has_are_the_whole_vocabulary() -> None:
-    tokens, _ = top_candidates(torch.zeros(2, 3), 9)
-    assert tokens.shape == (2, 3)

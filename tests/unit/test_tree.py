@@ -10,11 +10,16 @@ from autodraft.tree.draft_tree import IntArray, node_depths, received_tree
 
 
 @st.composite
-def parent_arrays(draw: st.DrawFn, max_size: int = 40) -> IntArray:
+def parent_arrays(draw: st.DrawFn, max_size: int = 40, lowest: int = 0) -> IntArray:
     """Parents of a random tree: the root's is -1, every other node comes after its parent."""
     size = draw(st.integers(1, max_size))
-    parents = [-1, *(draw(st.integers(0, node - 1)) for node in range(1, size))]
+    parents = [-1, *(draw(st.integers(lowest, node - 1)) for node in range(1, size))]
     return np.array(parents, dtype=np.int64)
+
+
+def forests() -> st.SearchStrategy[IntArray]:
+    """Several trees at once: any node can be a root."""
+    return parent_arrays(lowest=-1)
 
 
 def path_to_root(parents: IntArray, node: int) -> list[int]:
@@ -29,7 +34,7 @@ def array(*values: int) -> IntArray:
     return np.array(values, dtype=np.int64)
 
 
-@given(parent_arrays())
+@given(parent_arrays() | forests())
 def test_the_mask_holds_each_node_and_its_ancestors_and_nothing_else(parents: IntArray) -> None:
     visible = ancestor_mask(parents)
     assert visible.shape == (len(parents), len(parents))
@@ -37,7 +42,7 @@ def test_the_mask_holds_each_node_and_its_ancestors_and_nothing_else(parents: In
         assert set(np.flatnonzero(visible[node])) == set(path_to_root(parents, node))
 
 
-@given(parent_arrays())
+@given(parent_arrays() | forests())
 def test_the_depth_is_the_number_of_edges_to_the_root(parents: IntArray) -> None:
     expected = [len(path_to_root(parents, node)) - 1 for node in range(len(parents))]
     assert node_depths(parents).tolist() == expected
