@@ -19,6 +19,7 @@ from autodraft.decoding.text import TextStream
 from autodraft.engine import drafter, hosted, remote, verifier
 from autodraft.engine.rounds import Progress, Rounds
 from autodraft.engine.worker import ModelWorker
+from autodraft.models import candidates
 from autodraft.models.kv_cache import KVCache
 from autodraft.models.masks import TreeMasks
 from autodraft.models.runner import ModelRunner
@@ -226,7 +227,7 @@ TARGET_PIECES: Final = (
     Piece(verifier, "ancestor_mask", "verify_inputs"),
     Piece(TreeMasks, "additive", "verify_inputs"),
     Piece(ModelRunner, "forward", "verify_inputs"),
-    Piece(verifier, "best_tokens", "argmax"),
+    Piece(candidates, "best_tokens", "argmax"),
     Piece(verifier, "walk", "walk"),
     Piece(KVCache, "keep", "verify_gather"),
     Piece(verifier.Verifier, "_commit", "stop_rules"),

@@ -57,6 +57,8 @@ class Best(NamedTuple):
 class StubLogits:
     """Logits that are never spelt out: only their arg-max exists."""
 
+    is_cpu = False  # the way of an accelerator's logits: one ``max`` for all rows
+
     def __init__(self, best: IntArray) -> None:
         self._best = torch.from_numpy(best)
 
@@ -77,6 +79,9 @@ class StubRunner:
     def new_cache(self, capacity: int) -> KVCache:
         """Allocate a real cache, shaped like the embedded target's."""
         return KVCache(layout(TARGET_LAYERS), capacity)
+
+    def release(self, cache: KVCache) -> None:
+        """Take a cache back; there is nothing to do with it."""
 
     def prefill(self, cache: KVCache, tokens: IntArray) -> StubLogits:
         """Answer with the token after the last one."""

@@ -2,9 +2,9 @@
 
 Ours is what the target does in a round: mask and positions from the parents, the forward, the
 accepted path gathered, the rest forgotten. Stock is the same model as transformers loads it, with
-its own growing cache: a causal forward behind the same context, cropped back afterwards. Both leave the
-context as it was, both under ``inference_mode``, and they take turns. Knows no link and no draft
-model.
+its own growing cache: a causal forward behind the same context, cropped back afterwards. Both leave
+the context as it was, both under ``inference_mode``, and they take turns. Knows no link and no
+draft model.
 """
 
 import argparse

@@ -251,33 +251,30 @@ class Client:
     """
 
     def __init__(self, pid: int, link: Connection) -> None:
-        """Wait until the process has connected and loaded its models.
-
-        Raises:
-            CannotMeasure: If it does not come so far.
-        """
+        """Take over a process that tells over ``link`` when it is ready."""
         self.pid = pid
         self._link = link
-        self._wait()
 
-    def run(self, job: Job) -> None:
-        """Have one request answered.
+    def wait(self) -> None:
+        """Wait until it has connected, or has made the request given to it.
 
         Raises:
-            CannotMeasure: If it fails, or takes too long.
+            CannotMeasure: If it fails, ends, or takes too long.
         """
-        self._link.send(job)
-        self._wait()
-
-    def _wait(self) -> None:
+        if not self._link.poll(REPLY_TIMEOUT_S):
+            raise common.CannotMeasure(f"The client says nothing for {REPLY_TIMEOUT_S:.0f} s.")
         try:
-            if not self._link.poll(REPLY_TIMEOUT_S):
-                raise common.CannotMeasure(f"The client says nothing for {REPLY_TIMEOUT_S:.0f} s.")
             fault = self._link.recv()
         except (EOFError, OSError) as error:
             raise common.CannotMeasure("The client's process has ended.") from error
         if fault is not None:
             raise common.CannotMeasure(f"The client cannot go on: {fault}")
+
+    def run(self, job: Job) -> None:
+        """Have one request answered; raises as ``wait`` does."""
+        with contextlib.suppress(BrokenPipeError):  # it said why before it ended, or ``wait`` does
+            self._link.send(job)
+        self.wait()
 
 
 @contextlib.contextmanager
@@ -293,8 +290,10 @@ def live_client(port: int, dtype: str) -> Iterator[Client]:
     process.start()
     there.close()
     assert process.pid is not None
+    client = Client(process.pid, here)
     try:
-        yield Client(process.pid, here)
+        client.wait()
+        yield client
     finally:
         here.close()
         process.join(STOP_TIMEOUT_S)

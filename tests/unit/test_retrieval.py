@@ -172,6 +172,13 @@ def test_among_siblings_the_longer_match_comes_first() -> None:
     assert list(paths(propose(text, max_depth=1))) == [(1,), (2,)]
 
 
+def test_where_all_occurrences_go_on_alike_the_longest_match_counts() -> None:
+    common = list(range(10, 18))
+    text = [0, *common, 1, 2, 5, *common, 1, 3, 7, *common, 1, 4, 5, *common]
+    assert sorted(match.length for match in index_of(text).matches()) == [8, 8, 9]
+    assert paths(propose(text, max_depth=1)) == pytest.approx({(1,): 9 / 12})
+
+
 def test_siblings_that_seem_surer_than_sure_share_what_there_is() -> None:
     common = list(range(10, 18))
     text = [1, *common, 2, 7, *common, 3, 8, *common, 4, 9, *common]

@@ -1,7 +1,10 @@
 """Small tokenizers built here; the embedded one at the end (marker ``embedded``)."""
 
+import gc
 import json
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
@@ -171,6 +174,49 @@ def test_an_added_token_inside_the_base_vocabulary_counts_as_added(tmp_path: Pat
     inside = Tokenizer.load(str(make_folder(tmp_path / "a", base=(*BASE, "<s>", "</s>"))))
     outside = Tokenizer.load(str(make_folder(tmp_path / "b")))
     assert inside.identity == outside.identity
+
+
+def test_tokenizers_that_do_all_the_same_share_their_tables(tmp_path: Path) -> None:
+    first = Tokenizer.load(str(make_folder(tmp_path / "a", generation_eos=2)))
+    second = Tokenizer.load(str(make_folder(tmp_path / "b")))
+    assert second._backend is first._backend
+    assert (first.eos_ids, second.eos_ids) == ({2, 6}, {6})
+    assert (first.name, second.name) == (str(tmp_path / "a"), str(tmp_path / "b"))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"base": ("<unk>", "a", "c", "b", "user")},
+        {"added": ("<s>", "</s>", "<tool>")},
+        {"template": None},
+        {"template": "{{ messages[0]['content'] }}"},
+    ],
+    ids=["vocabulary", "added tokens", "no template", "template"],
+)
+def test_a_tokenizer_that_does_one_thing_otherwise_has_tables_of_its_own(
+    other: dict[str, Any], tmp_path: Path
+) -> None:
+    first = Tokenizer.load(str(make_folder(tmp_path / "a")))
+    second = Tokenizer.load(str(make_folder(tmp_path / "b", **other)))
+    assert second._backend is not first._backend
+
+
+def test_the_settings_of_a_tokenizer_keep_it_apart_too(tmp_path: Path) -> None:
+    folders = [make_folder(tmp_path / name) for name in "ab"]
+    path = folders[1] / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token": "<s>"}))
+    first, second = (Tokenizer.load(str(folder)) for folder in folders)
+    assert (first.eos_ids, second.eos_ids) == ({6}, {5})
+    assert second._backend is not first._backend
+
+
+def test_tables_that_nobody_holds_are_let_go(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(str(make_folder(tmp_path / "a")))
+    held = weakref.ref(tokenizer._backend)
+    del tokenizer
+    gc.collect()
+    assert held() is None
 
 
 @pytest.fixture(scope="module")
