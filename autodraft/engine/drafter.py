@@ -14,6 +14,7 @@ import torch
 from autodraft.decoding.retrieval import Retriever
 from autodraft.models.candidates import top_candidates
 from autodraft.models.kv_cache import KVCache
+from autodraft.models.memory import give_back_memory
 from autodraft.models.runner import ModelRunner
 from autodraft.policy.base import Policy, TreeLimits
 from autodraft.tree.attention import node_positions
@@ -144,6 +145,7 @@ class Drafter:
         if self._cache is not None:
             self._runner.release(self._cache)
             self._cache = None
+            give_back_memory(collect=False)
         if self._retriever is not None:
             self._retriever.start()
 

@@ -175,10 +175,10 @@ class HostedSession:
     async def close(self) -> None:
         """Send the bill; the session is over."""
         self._require_quiet()
-        self._release()
         held_s = time.perf_counter() - self._opened_at
         energy = self._energy(held_s)
         forwards = self._verifier.forwards if self._verifier else 0
+        self._release()
         logger.info(
             "session %s closed: %d forwards, busy %.3f s, held %.3f s",
             self.session_id,
@@ -207,8 +207,9 @@ class HostedSession:
 
     def _release(self) -> None:
         """Give the target's cache back, behind whatever still runs over it."""
-        if self._verifier is not None:
-            self._host.worker.submit(self._verifier.release)
+        verifier, self._verifier = self._verifier, None
+        if verifier is not None:
+            self._host.worker.submit(verifier.release)
 
     def _begun(self) -> Verifier:
         """Return the verifier of an answer that has its first token and is not being streamed."""

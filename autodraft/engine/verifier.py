@@ -11,6 +11,7 @@ from autodraft.decoding.stopping import Decode, Ending, FinishReason, StopRules
 from autodraft.decoding.verification import walk
 from autodraft.errors import ProtocolError
 from autodraft.models.candidates import GreedyChoices, best_tokens
+from autodraft.models.memory import give_back_memory
 from autodraft.models.runner import ModelRunner
 from autodraft.tree.attention import ancestor_mask, node_positions
 from autodraft.tree.draft_tree import received_tree
@@ -71,6 +72,8 @@ class Verifier:
     def release(self) -> None:
         """Give the cache back; nothing comes after."""
         self._runner.release(self._cache)
+        del self._cache
+        give_back_memory(collect=False)
 
     def prefill(self) -> int:
         """Forward the prompt and return the first token of the answer."""

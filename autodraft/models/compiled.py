@@ -13,22 +13,15 @@ import numpy.typing as npt
 import torch
 
 from autodraft.models.kv_cache import CacheLayout, KVCache
+from autodraft.models.rows import padded_rows
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-ROW_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 SMALLEST_WINDOW: Final = 512
 _SPARE_SLOTS: Final = 1
 _MOST_PROGRAMS: Final = 64
 """torch gives up on a function after 8 programs; rows times windows are more."""
-
-
-def padded_rows(count: int) -> int:
-    """Return the rows that ``count`` rows are padded to."""
-    largest = ROW_BUCKETS[-1]
-    fitting = (bucket for bucket in ROW_BUCKETS if bucket >= count)
-    return next(fitting, -(-count // largest) * largest)
 
 
 def window_of(slots: int) -> int:

@@ -98,17 +98,21 @@ def can_pack() -> bool:
     )
 
 
-def fuse_linears(model: Any, forward: Callable[[], object], name: str) -> None:
+def fuse_linears(model: Any, forward: Callable[[], object], name: str) -> bool:
     """Swap the bfloat16 linears of a model on a CPU for faster ones, where those give the same.
 
     Args:
         model: A stock model in evaluation mode.
         forward: Runs one forward of the model.
         name: What to call the model in the log.
+
+    Returns:
+        Whether any was swapped.
     """
     weights = list(model.parameters())
     if not can_pack() or any(weight.device.type != "cpu" for weight in weights):
-        return
+        return False
+    swapped = False
     for group in _groups(_observe(model, forward)):
         parts = _parts(group)
         for call, part in zip(group, parts, strict=True):
@@ -117,8 +121,11 @@ def fuse_linears(model: Any, forward: Callable[[], object], name: str) -> None:
             logger.warning("%s keeps its stock %s: a packed one differs", name, group[0].name)
             for call in group:
                 setattr(call.parent, call.name, call.linear)
+        else:
+            swapped = True
     for weight in model.parameters():
         weight.data = weight.data.clone()  # lets go of a checkpoint that is mapped into memory
+    return swapped
 
 
 def _observe(model: nn.Module, forward: Callable[[], object]) -> list[_Call]:

@@ -6,6 +6,7 @@ drafting from verifying, nor where its model came from.
 
 import inspect
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +21,7 @@ from autodraft.models.kv_cache import KVCache
 from autodraft.models.masks import TreeMasks
 from autodraft.models.output_head import cut_output_head
 from autodraft.models.probe import forward_once, observe_layout, require_tree_attention
+from autodraft.models.rows import MOST_ADDED, padded_rows, padded_view
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -67,10 +69,12 @@ class ModelRunner:
         self.weights_bytes = sum(weight.nbytes for weight in model.parameters())
         self._masks = TreeMasks(self._dtype, self._device)
         self._compiled: CompiledForward | None = None
+        self._pads = False
         with torch.inference_mode():
             self.layout = observe_layout(model, self._cache_argument, name)
             if not compile:
-                fuse_linears(model, lambda: forward_once(model, self._cache_argument), name)
+                once = partial(forward_once, model, self._cache_argument)
+                self._pads = fuse_linears(model, once, name)
                 group_attention(model)
             require_tree_attention(self, model, name)
         if compile:
@@ -106,7 +110,7 @@ class ModelRunner:
         """Allocate an empty cache for ``capacity`` tokens."""
         if self._compiled is not None:
             return self._compiled.new_cache(self.layout, capacity)
-        return KVCache(self.layout, capacity)
+        return KVCache(self.layout, capacity, spare=MOST_ADDED if self._pads else 0)
 
     def release(self, cache: KVCache) -> None:
         """Take back a cache that is used no more."""
@@ -126,7 +130,8 @@ class ModelRunner:
             chunk = ids[start : start + PREFILL_CHUNK]
             _require_room(cache, len(chunk))
             positions = np.arange(cache.length, cache.length + len(chunk))
-            logits = self._forward(cache, chunk, positions, self._causal(cache, len(chunk)), 1)
+            last = torch.tensor([len(chunk) - 1], device=self._device)
+            logits = self._forward(cache, chunk, positions, self._causal(cache, len(chunk)), last)
         return logits
 
     @torch.inference_mode()
@@ -151,9 +156,9 @@ class ModelRunner:
             cache.advance(len(tokens))
             return logits
         if len(tokens) == 1 and visible.all():  # a plain decoding step, without a mask
-            return self._forward(cache, tokens, positions, None, logits_to_keep=0)
-        mask = self._masks.additive(visible, cache.length + len(tokens))
-        return self._forward(cache, tokens, positions, mask, logits_to_keep=0)
+            return self._forward(cache, tokens, positions, None, 0)
+        mask = self._additive(cache, visible)
+        return self._forward(cache, tokens, positions, mask, 0)[: len(tokens)]
 
     def _causal(self, cache: KVCache, count: int) -> torch.Tensor | None:
         """Return the mask of tokens in a row; none where the model needs none.
@@ -162,7 +167,17 @@ class ModelRunner:
         """
         if cache.length == 0 or count == 1:
             return None
-        return self._masks.additive(np.tri(count, dtype=np.bool_), cache.length + count)
+        return self._additive(cache, np.tri(count, dtype=np.bool_))
+
+    def _additive(self, cache: KVCache, visible: BoolArray) -> torch.Tensor:
+        """Return the mask of rows that are the next of a cache, those added to them included."""
+        count = len(visible)
+        rows = self._rows(count)
+        view = visible if rows == count else padded_view(visible, rows)
+        return self._masks.additive(view, cache.length + rows)
+
+    def _rows(self, count: int) -> int:
+        return padded_rows(count) if self._pads else count
 
     def _forward(
         self,
@@ -170,9 +185,11 @@ class ModelRunner:
         tokens: IntArray,
         positions: IntArray,
         mask: torch.Tensor | None,
-        logits_to_keep: int,
+        logits_to_keep: int | torch.Tensor,
     ) -> torch.Tensor:
-        both = torch.from_numpy(np.stack((tokens, positions))).to(self._device, non_blocking=True)
+        inputs = np.zeros((2, self._rows(len(tokens))), dtype=np.int64)
+        inputs[:, : len(tokens)] = tokens, positions
+        both = torch.from_numpy(inputs).to(self._device, non_blocking=True)
         output = self._model(
             input_ids=both[:1],
             position_ids=both[1:],

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from autodraft.errors import ContextLengthError
-from autodraft.models.compiled import SMALLEST_WINDOW, padded_rows, window_of
+from autodraft.models.compiled import SMALLEST_WINDOW, window_of
 from autodraft.models.runner import ModelRunner
 from tests.fakes import VOCAB, tiny_model
 
@@ -83,13 +83,6 @@ def test_a_full_cache_is_refused_before_the_forward(shapes: list[tuple[int, int]
     with pytest.raises(ContextLengthError, match="do not fit"):
         compiled.forward(cache, np.array([1]), np.array([0]), np.ones((1, 1), dtype=np.bool_))
     assert not shapes
-
-
-@pytest.mark.parametrize(
-    ("count", "rows"), [(1, 1), (2, 2), (3, 4), (33, 64), (256, 256), (257, 512), (600, 768)]
-)
-def test_rows_are_padded_to_buckets(count: int, rows: int) -> None:
-    assert padded_rows(count) == rows
 
 
 @pytest.mark.parametrize(("slots", "window"), [(1, 512), (512, 512), (513, 1024), (4097, 8192)])
