@@ -12,11 +12,14 @@ import platform
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 # The checkout that this file belongs to is measured, not another installed release.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import autodraft  # noqa: F401
+
+WAIT_VARIABLES: Final = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+"""What says how long an idle OpenMP thread spins."""
 
 
 class CannotMeasure(Exception):
@@ -61,8 +64,7 @@ def machine() -> dict[str, Any]:
 
 def idle_threads() -> str:
     """Say what was set of how long an idle OpenMP thread spins."""
-    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-    return " ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
+    return " ".join(f"{name}={os.environ[name]}" for name in WAIT_VARIABLES if name in os.environ)
 
 
 def machine_words() -> str:

@@ -1,7 +1,6 @@
-"""A real ``autodraft target`` in a process of its own, for the length of a benchmark.
+"""A real ``autodraft target`` in a process of its own, and the settings of a client of it.
 
-Knows the command and the line in which the server says where it listens; knows no model and no
-method.
+Knows the command, the line in which the server says where it listens, and the embedded pair.
 """
 
 import contextlib
@@ -11,12 +10,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import _common as common
+
+from autodraft.config import AlgorithmsConfig, ExperimentConfig, ModelsConfig, RuntimeConfig
+from autodraft.config.setup import DEFAULT_PORT
+from autodraft.models.embedded import EMBEDDED_DRAFT, EMBEDDED_TARGET
 
 HOST: Final = "127.0.0.1"
 TOKEN: Final = "benchmark"
@@ -64,6 +67,26 @@ def live_target(*options: str) -> Iterator[LiveTarget]:
             yield LiveTarget(_port(process, path), process.pid)
         finally:
             end(process)
+
+
+def pair_config(dtype: str, methods: Sequence[str], port: int = DEFAULT_PORT) -> ExperimentConfig:
+    """Return the settings of a client with the embedded pair, for a server at ``port``.
+
+    Args:
+        dtype: Of both models.
+        methods: Ids of the methods that it is to run.
+        port: Where the server listens.
+    """
+    return ExperimentConfig(
+        runtime=RuntimeConfig(target_host=HOST, target_port=port),
+        models=ModelsConfig(
+            base_model_path=EMBEDDED_TARGET,
+            draft_model_path=EMBEDDED_DRAFT,
+            dtype=dtype,
+            target_dtype=dtype,
+        ),
+        algorithms=AlgorithmsConfig(method_names=tuple(methods)),
+    )
 
 
 def end(process: "subprocess.Popen[bytes] | subprocess.Popen[str]") -> None:

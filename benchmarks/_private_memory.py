@@ -4,6 +4,7 @@ Private is what no other process maps (USS): a file that several map, such as a 
 out. Knows neither models nor what the processes do.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -11,6 +12,38 @@ from typing import Final, NamedTuple
 import _common as common
 
 MIB: Final = 2**20
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a process holds at one moment.
+
+    Attributes:
+        private_bytes: Memory that no other process maps: what ending the process would free.
+        rss_bytes: All of its memory that is resident, pages of libraries included that another
+            process maps as well.
+    """
+
+    private_bytes: int
+    rss_bytes: int
+
+    @classmethod
+    def by(cls, pid: int) -> "Held":
+        """Look at a process.
+
+        Raises:
+            CannotMeasure: If psutil is not installed, or the process has ended or may not be
+                looked at.
+        """
+        try:
+            import psutil  # of the development extras only
+        except ImportError as error:
+            raise common.CannotMeasure("Private memory needs psutil: pip install psutil") from error
+        try:
+            found = psutil.Process(pid).memory_full_info()
+        except psutil.Error as error:
+            raise common.CannotMeasure(f"A process cannot be looked at: {error}") from error
+        return cls(found.uss, found.rss)
 
 
 class Private(NamedTuple):
@@ -51,14 +84,13 @@ class Growth:
 
 
 def memory_reader(server_pid: int) -> Callable[[], Private]:
-    """Return what reads the private memory of this process and of the server.
+    """Return what reads the private memory of this process and of the server; raises as ``Held``.
 
-    Raises:
-        CannotMeasure: If psutil is not installed.
+    Both are looked at once here, so that what is missing shows before anything is measured.
     """
-    try:
-        import psutil  # of the development extras only
-    except ImportError as error:
-        raise common.CannotMeasure("Private memory needs psutil: pip install psutil") from error
-    processes = psutil.Process(), psutil.Process(server_pid)
-    return lambda: Private(*(process.memory_full_info().uss for process in processes))
+
+    def read() -> Private:
+        return Private(*(Held.by(pid).private_bytes for pid in (os.getpid(), server_pid)))
+
+    read()
+    return read

@@ -5,14 +5,13 @@ Knows no method and no table; what the timers count goes back over a pipe.
 
 import asyncio
 import contextlib
-import multiprocessing as mp
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Final
 
-import _common as common
 import _round_parts as timers
+from _child import child
 from _round_parts import Tally
 
 from autodraft import ServerConfig
@@ -23,13 +22,10 @@ from autodraft.models.loader import LoadedModel, ModelSource, load_model
 HOST: Final = "127.0.0.1"
 TOKEN: Final = "profile-round"
 DEVICE: Final = "cpu"
-START_TIMEOUT_S: Final = 180.0
-STOP_TIMEOUT_S: Final = 10.0
 
 ON: Final = "on"
 OFF: Final = "off"
 UNWRAP: Final = "unwrap"
-_STOP: Final = "stop"
 
 
 async def _serve(channel: Connection, dtype: str) -> None:
@@ -55,7 +51,8 @@ async def _serve(channel: Connection, dtype: str) -> None:
     channel.send(await service.start())
     loop = asyncio.get_running_loop()
     with contextlib.suppress(EOFError):  # the benchmark is gone
-        while (word := await loop.run_in_executor(None, channel.recv)) != _STOP:
+        while True:
+            word = await loop.run_in_executor(None, channel.recv)
             if word == UNWRAP:
                 probe.unwrap()
             channel.send(probe.take())
@@ -64,7 +61,7 @@ async def _serve(channel: Connection, dtype: str) -> None:
 
 
 def serve(channel: Connection, dtype: str) -> None:
-    """Be the server process; every word but the last is answered with what the timers counted."""
+    """Be the server process; every word is answered with what the timers have counted."""
     asyncio.run(_serve(channel, dtype))
 
 
@@ -96,21 +93,5 @@ def target_process(dtype: str) -> Iterator[Target]:
     Raises:
         CannotMeasure: If it does not come up.
     """
-    context = mp.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(theirs, dtype), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        if not ours.poll(START_TIMEOUT_S):
-            raise common.CannotMeasure(f"The server did not start within {START_TIMEOUT_S:g} s.")
-        yield Target(ours.recv(), process.pid or 0, ours)
-    except EOFError as error:
-        raise common.CannotMeasure("The server process ended too early; see above why.") from error
-    finally:
-        with contextlib.suppress(OSError):  # it has ended by itself
-            ours.send(_STOP)
-        process.join(STOP_TIMEOUT_S)
-        if process.is_alive():
-            process.kill()
-            process.join()
+    with child(serve, dtype) as process:
+        yield Target(process.first_word(), process.pid, process.channel)

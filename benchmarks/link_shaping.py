@@ -6,31 +6,18 @@ more; ``chain`` drafts at the user and waits in every round; ``chain@server`` dr
 """
 
 import argparse
-import contextlib
-import os
 import random
-import re
 import statistics
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import _common as common
+import _live_target as live
 
 from autodraft import Autodraft
-from autodraft.config import (
-    AlgorithmsConfig,
-    ExperimentConfig,
-    MethodSpec,
-    ModelsConfig,
-    NetworkSetting,
-    RuntimeConfig,
-)
+from autodraft.config import MethodSpec, NetworkSetting
 from autodraft.errors import AutodraftError
 from autodraft.models.embedded import EMBEDDED_DRAFT, EMBEDDED_TARGET
 from autodraft.records import GenerationResult
@@ -41,12 +28,7 @@ RTTS_MS: Final = (20, 100)
 TURNS: Final = 20
 QUICK_TURNS: Final = 4
 TOKENS: Final = 32
-HOST: Final = "127.0.0.1"
-TOKEN: Final = "link-shaping"
 DTYPE: Final = "float32"
-START_TIMEOUT_S: Final = 120.0
-STOP_TIMEOUT_S: Final = 10.0
-POLL_S: Final = 0.05
 DIGITS: Final = 4
 WANTED_MS: Final = 1.0
 WANTED_SHARE: Final = 0.05
@@ -72,9 +54,6 @@ QUESTIONS: Final = (
     "List five things to see in Rome.",
     "What is the difference between weather and climate?",
 )
-
-
-_LISTENING: Final = re.compile(r"listening on \S+:(\d+) ")
 
 
 @dataclass(frozen=True)
@@ -294,61 +273,6 @@ def _share(found: Mapping[str, float], name: str) -> str:
     return f"{found[name]:+.1%}" if name in found else ""
 
 
-@contextlib.contextmanager
-def server() -> Iterator[int]:
-    """Run a target server in a process of its own, and give its port.
-
-    Raises:
-        CannotMeasure: If it does not come up.
-    """
-    command = [sys.executable, "-m", "autodraft", "target", "--host", HOST, "--port", "0"]
-    command += ["--base-model-path", EMBEDDED_TARGET, "--dtype", DTYPE]
-    command += ["--draft-model-path", EMBEDDED_DRAFT, "--draft-dtype", DTYPE]
-    checkout = str(Path(__file__).resolve().parents[1])
-    paths = os.pathsep.join(filter(None, (checkout, os.environ.get("PYTHONPATH"))))
-    environment = os.environ | {"AUTODRAFT_TOKEN": TOKEN, "PYTHONPATH": paths}
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "target.log"
-        with path.open("wb") as log:
-            process = subprocess.Popen(
-                command, env=environment, stdout=log, stderr=subprocess.STDOUT
-            )
-        try:
-            yield _port(process, path)
-        finally:
-            process.terminate()
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _port(process: "subprocess.Popen[bytes]", log: Path) -> int:
-    """Wait until the server says where it listens."""
-    deadline = time.perf_counter() + START_TIMEOUT_S
-    while time.perf_counter() < deadline and process.poll() is None:
-        if found := _LISTENING.search(log.read_text()):
-            return int(found.group(1))
-        time.sleep(POLL_S)
-    raise common.CannotMeasure(f"The server did not come up:\n{log.read_text().rstrip()}")
-
-
-def engine_for(port: int) -> Autodraft:
-    """Return an engine with the embedded pair for the server at ``port``."""
-    config = ExperimentConfig(
-        runtime=RuntimeConfig(target_host=HOST, target_port=port),
-        models=ModelsConfig(
-            base_model_path=EMBEDDED_TARGET,
-            draft_model_path=EMBEDDED_DRAFT,
-            dtype=DTYPE,
-            target_dtype=DTYPE,
-        ),
-        algorithms=AlgorithmsConfig(method_names=tuple(METHODS)),
-    )
-    return Autodraft.from_config(config, token=TOKEN)
-
-
 def _arguments() -> argparse.Namespace:
     parser = common.parser("Compare a shaped link with what was set, and methods over it.")
     parser.add_argument("--turns", type=common.positive, help="questions asked of every method")
@@ -374,7 +298,14 @@ def main() -> int:
     print(f"{turns} questions, {arguments.tokens} tokens each, seed {arguments.seed}")
     print(common.machine_words())
     try:
-        with server() as port, engine_for(port) as engine:
+        options = ["--base-model-path", EMBEDDED_TARGET, "--dtype", DTYPE]
+        options += ["--draft-model-path", EMBEDDED_DRAFT, "--draft-dtype", DTYPE]
+        with (
+            live.live_target(*options) as target,
+            Autodraft.from_config(
+                live.pair_config(DTYPE, tuple(METHODS), target.port), token=live.TOKEN
+            ) as engine,
+        ):
             measured = measure(engine, rtts_ms, turns, arguments.tokens, arguments.seed)
     except (AutodraftError, common.CannotMeasure) as error:
         print(f"link_shaping: {error}", file=sys.stderr)

@@ -8,7 +8,6 @@ length of its own. Both processes are looked at from outside, between requests.
 import argparse
 import contextlib
 import math
-import multiprocessing
 import random
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,17 +16,12 @@ from multiprocessing.connection import Connection
 from typing import Any, Final
 
 import _common as common
-import psutil
-from _live_target import HOST, STOP_TIMEOUT_S, TOKEN, live_target
+from _child import child
+from _live_target import TOKEN, live_target, pair_config
+from _private_memory import Held
 
 from autodraft import Autodraft
-from autodraft.config import (
-    AlgorithmsConfig,
-    ExperimentConfig,
-    MethodSpec,
-    ModelsConfig,
-    RuntimeConfig,
-)
+from autodraft.config import MethodSpec
 from autodraft.errors import AutodraftError
 from autodraft.models.embedded import EMBEDDED_DRAFT, EMBEDDED_TARGET
 
@@ -77,33 +71,6 @@ class Job:
     method: str
     prompt_tokens: int
     seed: int
-
-
-@dataclass(frozen=True)
-class Held:
-    """What a process holds at one moment.
-
-    Attributes:
-        private_bytes: Memory that no other process maps: what ending the process would free.
-        rss_bytes: All of its memory that is resident, pages of libraries included that another
-            process maps as well.
-    """
-
-    private_bytes: int
-    rss_bytes: int
-
-    @classmethod
-    def by(cls, pid: int) -> "Held":
-        """Look at a process.
-
-        Raises:
-            CannotMeasure: If it has ended, or may not be looked at.
-        """
-        try:
-            found = psutil.Process(pid).memory_full_info()
-        except psutil.Error as error:
-            raise common.CannotMeasure(f"A process cannot be looked at: {error}") from error
-        return cls(found.uss, found.rss)
 
 
 @dataclass(frozen=True)
@@ -284,22 +251,10 @@ def live_client(port: int, dtype: str) -> Iterator[Client]:
     Raises:
         CannotMeasure: If it does not come up.
     """
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=serve, args=(there, port, dtype), daemon=True)
-    process.start()
-    there.close()
-    assert process.pid is not None
-    client = Client(process.pid, here)
-    try:
+    with child(serve, port, dtype) as process:
+        client = Client(process.pid, process.channel)
         client.wait()
         yield client
-    finally:
-        here.close()
-        process.join(STOP_TIMEOUT_S)
-        if process.is_alive():
-            process.kill()
-            process.join()
 
 
 def serve(link: Connection, port: int, dtype: str) -> None:
@@ -308,7 +263,7 @@ def serve(link: Connection, port: int, dtype: str) -> None:
     Each is answered with None, or with what went wrong.
     """
     try:
-        config = configuration(dtype, RuntimeConfig(target_host=HOST, target_port=port))
+        config = pair_config(dtype, METHODS, port)
         with Autodraft.from_config(config, token=TOKEN) as engine:
             link.send(None)
             while True:
@@ -328,20 +283,6 @@ def prompt(engine: Autodraft, job: Job) -> list[int]:
     count = job.prompt_tokens // FEWEST_WORDS + 1  # a word is a token or more
     text = " ".join(drawn.choices(SENTENCES, k=count))
     return engine.encode_text(text)[: job.prompt_tokens]
-
-
-def configuration(dtype: str, runtime: RuntimeConfig | None = None) -> ExperimentConfig:
-    """Return the client's settings, with the default shape of every method."""
-    return ExperimentConfig(
-        runtime=runtime or RuntimeConfig(),
-        models=ModelsConfig(
-            base_model_path=EMBEDDED_TARGET,
-            draft_model_path=EMBEDDED_DRAFT,
-            dtype=dtype,
-            target_dtype=dtype,
-        ),
-        algorithms=AlgorithmsConfig(method_names=METHODS),
-    )
 
 
 def sample(wanted: Sequence[Job], dtype: str) -> dict[str, dict[int, Held]]:
@@ -402,7 +343,7 @@ def main() -> int:
         print(f"memory: {error}", file=sys.stderr)
         return 1
     print(common.machine_words())
-    config = configuration(arguments.dtype)
+    config = pair_config(arguments.dtype, METHODS)
     tokens = cache_tokens(wanted, {name: config.method(name) for name in METHODS})
     sides = {
         side: side_figures(samples[side], sizes[side], tokens[side], early) for side in samples

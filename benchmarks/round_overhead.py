@@ -10,11 +10,10 @@ in which the stub draft makes up a tree is subtracted.
 import argparse
 import asyncio
 import contextlib
-import multiprocessing as mp
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Final, cast
@@ -23,6 +22,7 @@ import _common as common
 import _stub_models as stub
 import numpy as np
 import torch
+from _child import child
 
 from autodraft.config import ServerConfig
 from autodraft.decoding.stopping import StopRules
@@ -51,8 +51,6 @@ WARMUP_ROUNDS: Final = 50
 ARGMAX_REPEATS: Final = 10
 HOST: Final = "127.0.0.1"
 TOKEN: Final = "round-overhead"
-START_TIMEOUT_S: Final = 120.0
-STOP_TIMEOUT_S: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -110,35 +108,8 @@ async def _serve(channel: Connection) -> None:
 
 
 def serve(channel: Connection) -> None:
-    """Be the server process until the channel says stop."""
+    """Be the server process until the channel is closed."""
     asyncio.run(_serve(channel))
-
-
-@contextlib.contextmanager
-def server() -> Iterator[int]:
-    """Start the server in a process of its own, so that both ends have an interpreter lock each.
-
-    Raises:
-        CannotMeasure: If it does not come up.
-    """
-    context = mp.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(theirs,), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        if not ours.poll(START_TIMEOUT_S):
-            raise common.CannotMeasure(f"The server did not start within {START_TIMEOUT_S:g} s.")
-        yield ours.recv()
-    except EOFError as error:
-        raise common.CannotMeasure("The server process ended before it listened.") from error
-    finally:
-        with contextlib.suppress(OSError):  # it has ended by itself
-            ours.send("stop")
-        process.join(STOP_TIMEOUT_S)
-        if process.is_alive():
-            process.kill()
-            process.join()
 
 
 def codec_times(seed: int, repeats: int) -> tuple[float, float]:
@@ -256,7 +227,8 @@ def main() -> int:
     print(f"{rounds} rounds, client and server in a process each, seed {arguments.seed}")
     print(common.machine_words())
     try:
-        with server() as port, Link(HOST, port, TOKEN) as link:
+        # A process of its own, so that both ends have an interpreter lock each.
+        with child(serve) as server, Link(HOST, server.first_word(), TOKEN) as link:
             target = RemoteTarget(link, TargetWish("autodraft"))
             run_rounds(target, min(rounds, WARMUP_ROUNDS), arguments.seed)
             measured = run_rounds(target, rounds, arguments.seed)

@@ -33,14 +33,12 @@ import _live_target as live
 from _bandwidth import Bandwidth
 
 from autodraft import Autodraft
-from autodraft.config import AlgorithmsConfig, ExperimentConfig, ModelsConfig, RuntimeConfig
 from autodraft.errors import AutodraftError
-from autodraft.models.embedded import EMBEDDED_DRAFT, EMBEDDED_TARGET, resolve_embedded
+from autodraft.models.embedded import EMBEDDED_TARGET, resolve_embedded
 from autodraft.models.hardware import native_bfloat16
 from autodraft.units import MS_PER_S
 
 WORKER: Final = Path(__file__).with_name("_stock_generate.py")
-WAIT_VARIABLES: Final = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 SIDES: Final = ("server_only", "generate", "generate_set")
 OURS, STOCK, STOCK_SET = SIDES
 DTYPES: Final = ("auto", "bfloat16", "float32")
@@ -145,17 +143,7 @@ def stock_generate(
 
 def engine_for(port: int, dtype: str) -> Autodraft:
     """Return an engine for the server at ``port``; ``server_only`` alone needs no draft here."""
-    config = ExperimentConfig(
-        runtime=RuntimeConfig(target_host=live.HOST, target_port=port),
-        models=ModelsConfig(
-            base_model_path=EMBEDDED_TARGET,
-            draft_model_path=EMBEDDED_DRAFT,
-            dtype=dtype,
-            target_dtype=dtype,
-        ),
-        algorithms=AlgorithmsConfig(method_names=(OURS,)),
-    )
-    return Autodraft.from_config(config, token=live.TOKEN)
+    return Autodraft.from_config(live.pair_config(dtype, (OURS,), port), token=live.TOKEN)
 
 
 def ask_engine(engine: Autodraft, prompt: Sequence[int], tokens: int) -> Answer:
@@ -317,7 +305,7 @@ def run(settings: Mapping[str, Any]) -> dict[str, float]:
         CannotMeasure: If there is nothing to compare, or float32 answers differ.
     """
     dtype, tokens, seed = settings["dtype"], settings["tokens"], settings["seed"]
-    plain = {name: value for name, value in os.environ.items() if name not in WAIT_VARIABLES}
+    plain = {name: value for name, value in os.environ.items() if name not in common.WAIT_VARIABLES}
     folder = resolve_embedded(EMBEDDED_TARGET)
     turns: list[Turn] = []
     memory = Bandwidth()

@@ -278,7 +278,7 @@ class HostedSession:
                 await self._host.send(_block(timed, _FINISH[verifier.finish], last))
         finally:
             self._draft_s += in_place.draft_s
-            in_place.finish()
+            self._host.worker.submit(in_place.finish)  # behind a round that may still run
         if not last:
             await self._host.send(msg.Block(b"", _FINISH[verifier.finish], True))
 

@@ -11,7 +11,7 @@ observed in a forward, not looked up: this module knows no model families.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -109,11 +109,12 @@ def fuse_linears(model: Any, forward: Callable[[], object], name: str) -> bool:
     Returns:
         Whether any was swapped.
     """
-    weights = list(model.parameters())
-    if not can_pack() or any(weight.device.type != "cpu" for weight in weights):
+    places = list(_linears(model))
+    on_cpu = all(weight.device.type == "cpu" for weight in model.parameters())
+    if not places or not on_cpu or not can_pack():
         return False
     swapped = False
-    for group in _groups(_observe(model, forward)):
+    for group in _groups(_observe(places, forward)):
         parts = _parts(group)
         for call, part in zip(group, parts, strict=True):
             setattr(call.parent, call.name, part)
@@ -123,12 +124,23 @@ def fuse_linears(model: Any, forward: Callable[[], object], name: str) -> bool:
                 setattr(call.parent, call.name, call.linear)
         else:
             swapped = True
-    for weight in model.parameters():
-        weight.data = weight.data.clone()  # lets go of a checkpoint that is mapped into memory
+    if swapped:
+        for weight in model.parameters():
+            weight.data = weight.data.clone()  # lets go of a checkpoint that is mapped into memory
     return swapped
 
 
-def _observe(model: nn.Module, forward: Callable[[], object]) -> list[_Call]:
+def _linears(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
+    """Yield the linears that can be packed, each with its parent and its name there."""
+    for parent in model.modules():
+        for name, child in parent.named_children():
+            if type(child) is nn.Linear and child.weight.dtype == torch.bfloat16:
+                yield parent, name, child
+
+
+def _observe(
+    places: Sequence[tuple[nn.Module, str, nn.Linear]], forward: Callable[[], object]
+) -> list[_Call]:
     """Run a forward and return the calls of its linears, in order; none where one ran twice."""
     calls: list[_Call] = []
 
@@ -139,10 +151,7 @@ def _observe(model: nn.Module, forward: Callable[[], object]) -> list[_Call]:
         return observe
 
     handles = [
-        child.register_forward_hook(observer(parent, name))
-        for parent in model.modules()
-        for name, child in parent.named_children()
-        if type(child) is nn.Linear and child.weight.dtype == torch.bfloat16
+        linear.register_forward_hook(observer(parent, name)) for parent, name, linear in places
     ]
     try:
         forward()

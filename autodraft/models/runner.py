@@ -130,8 +130,9 @@ class ModelRunner:
             chunk = ids[start : start + PREFILL_CHUNK]
             _require_room(cache, len(chunk))
             positions = np.arange(cache.length, cache.length + len(chunk))
-            last = torch.tensor([len(chunk) - 1], device=self._device)
-            logits = self._forward(cache, chunk, positions, self._causal(cache, len(chunk)), last)
+            logits = self._forward(
+                cache, chunk, positions, self._causal(cache, len(chunk)), self._last(len(chunk))
+            )
         return logits
 
     @torch.inference_mode()
@@ -175,6 +176,10 @@ class ModelRunner:
         rows = self._rows(count)
         view = visible if rows == count else padded_view(visible, rows)
         return self._masks.additive(view, cache.length + rows)
+
+    def _last(self, count: int) -> int | torch.Tensor:
+        """Return what keeps the logits of the last row that counts, in the model's words."""
+        return 1 if self._rows(count) == count else torch.tensor([count - 1])
 
     def _rows(self, count: int) -> int:
         return padded_rows(count) if self._pads else count

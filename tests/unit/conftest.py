@@ -1,11 +1,19 @@
-"""Fixtures of the harness's tests: an experiment on disk, its command line, and tunings."""
+"""Fixtures of the harness's and the benchmarks' tests: experiments, tunings, where to import."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.unit.evaluation_harness import METHODS, FakeEngine, Harness
 from tests.unit.tuning_fakes import Bench, tuned_bench
+
+
+@pytest.fixture
+def benchmark_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the benchmarks' modules be imported as their scripts import them."""
+    folder = Path(__file__).parents[2] / "benchmarks"
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
 
 
 @pytest.fixture

@@ -36,9 +36,8 @@ def figures_of(script: str, *options: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def benchmarks(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
+def benchmarks(benchmark_folder: None) -> dict[str, ModuleType]:
     """The benchmarks' modules, imported as their scripts import them."""
-    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
     import _common
     import _stub_models
     import forward

@@ -20,14 +20,10 @@ from autodraft.records import RoundRecord
 from tests.fakes import SHARP, LoopbackLink, prompt_of, tiny_model, tiny_runner
 from tests.unit.evaluation_fakes import ROUND, make_record
 
+pytestmark = pytest.mark.usefixtures("benchmark_folder")
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 MIB = 2**20
-
-
-@pytest.fixture(autouse=True)
-def benchmark_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the benchmarks' modules be imported as their scripts import them."""
-    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
 
 
 @pytest.fixture

@@ -20,9 +20,8 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
-def quality(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
+def quality(benchmark_folder: None) -> dict[str, ModuleType]:
     """The benchmark's modules, imported as the script imports them."""
-    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
     import _draft_models
     import _draft_report
 

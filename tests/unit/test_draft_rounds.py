@@ -1,6 +1,5 @@
 """``draft_quality`` plays the rounds that the system runs: by hand, and beside real requests."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -28,9 +27,8 @@ LIMIT = 60
 
 
 @pytest.fixture
-def quality(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
+def quality(benchmark_folder: None) -> dict[str, ModuleType]:
     """The benchmark's modules, imported as the script imports them."""
-    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
     import _draft_models
     import _draft_rounds
 

@@ -20,9 +20,8 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def memory(benchmark_folder: None) -> ModuleType:
     """The benchmark's module, imported as its script imports what lies beside it."""
-    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
     import memory as benchmark
 
     module: ModuleType = benchmark

@@ -25,9 +25,8 @@ SPEC = MethodSpec(method="fixed_tree", width=2, max_depth=3, node_budget=5)
 
 
 @pytest.fixture
-def scripts(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def scripts(benchmark_folder: None) -> SimpleNamespace:
     """The benchmark's modules, imported as its script imports them."""
-    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
     import _common
     import _round_parts
     import _round_pictures
