@@ -110,18 +110,24 @@ class StopText:
         if self._ended:
             return ""
         text = self._held + piece
-        found = [place for stop in self._stop if (place := text.find(stop)) >= 0]
-        if found:
+        found = self._first(text)
+        begun = len(text) - max((_overlap(text, stop) for stop in self._stop), default=0)
+        if found is not None and found <= begun:
             self._held, self._ended = "", True
-            return text[: min(found)]
-        keep = max((_overlap(text, stop) for stop in self._stop), default=0)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
+            return text[:found]
+        # What has begun before a stop string that is there would end the text still earlier.
+        self._held = text[begun:]
+        return text[:begun]
 
     def flush(self) -> str:
         """Return what is left at the end of the answer."""
         rest, self._held = self._held, ""
-        return rest
+        return rest[: self._first(rest)]
+
+    def _first(self, text: str) -> int | None:
+        """Return where the first stop string begins; None where there is none."""
+        places = [place for stop in self._stop if (place := text.find(stop)) >= 0]
+        return min(places, default=None)
 
 
 def _overlap(text: str, stop: str) -> int:

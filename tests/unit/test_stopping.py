@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autodraft.decoding.stopping import Ending, StopRules, StopText, answer_limit
@@ -151,6 +151,7 @@ def test_a_special_token_inside_does_not_hide_a_stop_string() -> None:
     assert answer.cut([2, 26, 3, 4]) == [2, 26, 3]
 
 
+@example(text="aaca", stop=["c", "aca"], sizes=[3])  # the longer one begins first and ends last
 @given(
     st.text("abc", max_size=12),
     st.lists(st.text("abc", min_size=1, max_size=3), max_size=3),
