@@ -18,6 +18,7 @@ from autodraft.engine.worker import ModelWorker
 from autodraft.errors import ProtocolError
 from autodraft.models.hardware import device_label
 from autodraft.models.loader import LoadedModel, load_model
+from autodraft.models.memory import settle_large_blocks
 from autodraft.models.tokenizer import unknown_to_target
 from autodraft.protocol import messages as msg
 from autodraft.protocol.codec import DEFAULT_MAX_FRAME_BYTES
@@ -202,6 +203,7 @@ class TargetService:
             ConnectError: If the address cannot be bound.
             ModelLoadError: If an eager model cannot be loaded.
         """
+        settle_large_blocks()
         if not self._config.lazy_load:
             await self._host.load_default()
         return await self._door.start(self._config.host, self._config.port)

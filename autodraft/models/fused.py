@@ -18,6 +18,8 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from autodraft.models.memory import MappedFile
+
 logger = logging.getLogger(__name__)
 
 _PACKED_ROWS: Final = 32
@@ -124,10 +126,25 @@ def fuse_linears(model: Any, forward: Callable[[], object], name: str) -> bool:
                 setattr(call.parent, call.name, call.linear)
         else:
             swapped = True
-    if swapped:
-        for weight in model.parameters():
-            weight.data = weight.data.clone()  # lets go of a checkpoint that is mapped into memory
     return swapped
+
+
+def let_go_of_checkpoint(model: Any) -> MappedFile | None:
+    """Let go of a checkpoint that is mapped into memory, now that most of it has been packed.
+
+    The input embedding stays where it is: of a mapped one only the rows that are read take memory.
+
+    Returns:
+        The file that it still lies in; None where that is not mapped.
+    """
+    embedding = model.get_input_embeddings().weight
+    file = MappedFile.around(embedding.data_ptr(), embedding.untyped_storage())
+    for weight in model.parameters():
+        if weight is not embedding or file is None:
+            weight.data = weight.data.clone()
+    if file is not None:
+        file.drop_pages()
+    return file
 
 
 def _linears(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:

@@ -88,6 +88,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped
         self.values = values
         self.is_initialized = True
         self.length = 0
+        self.added = 0
         self.slots: torch.Tensor | None = None
         self.window = 0
 
@@ -104,6 +105,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped
         end = self.length + key_states.shape[-2]
         self.keys[..., self.length : end, :] = key_states
         self.values[..., self.length : end, :] = value_states
+        end += self.added
         return self.keys[..., :end, :], self.values[..., :end, :]
 
     # A compiled program must not depend on the length: it would be another for each.
@@ -181,6 +183,15 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped
         for layer in self.layers:
             layer.slots, layer.window = slots, window
 
+    def show(self, rows: int, slots: int) -> None:
+        """Show the next forward of ``rows`` so many slots: those behind the rows' own are empty."""
+        end = self.length + rows
+        if slots > end:
+            for storage in self._storages:
+                storage[..., end:slots, :] = 0  # hidden, but what is no number would show
+        for layer in self.layers:
+            layer.added = slots - end
+
     def advance(self, count: int) -> None:
         """Count the slots that a finished forward has filled."""
         self._set_length(self.length + count)
@@ -215,4 +226,4 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped
     def _set_length(self, length: int) -> None:
         self.length = length
         for layer in self.layers:
-            layer.length = length
+            layer.length, layer.added = length, 0

@@ -5,7 +5,7 @@ themselves. One buffer, aligned to the right, serves every forward of a model: o
 columns are written. This module does not know how a tree grew.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,10 @@ class TreeMasks:
     """Masks of one model's forwards; each is valid until the next is asked for."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-        self._buffer = torch.zeros((0, 0), dtype=dtype, device=device)
+        self._buffer = torch.zeros((1, 1, 0, 0), dtype=dtype, device=device)
+        self._cells: npt.NDArray[Any] | None = None  # the same memory, where it is this machine's
         self._hidden = torch.finfo(dtype).min
+        self._hidden_cell = _cells(torch.tensor(self._hidden, dtype=dtype))
         self._written = (0, 0)
 
     def additive(self, visible: BoolArray, num_slots: int) -> torch.Tensor:
@@ -34,26 +36,37 @@ class TreeMasks:
         """
         rows, tail = visible.shape
         self._reserve(rows, num_slots)
-        columns = self._buffer.shape[1]
+        columns = self._buffer.shape[-1]
         old_rows, old_tail = self._written
+        cells: Any = self._buffer[0, 0] if self._cells is None else self._cells
         if old_rows > rows or old_tail > tail:  # else all of it is written anew
-            self._buffer[:old_rows, columns - old_tail :] = 0
+            cells[:old_rows, columns - old_tail :] = 0
         # numpy is quicker than torch with so few elements, and one copy takes them anywhere.
-        scores = np.where(visible, np.float32(0), np.float32(self._hidden))
-        self._buffer[:rows, columns - tail :] = torch.from_numpy(scores)
+        if self._cells is not None:
+            scores: Any = np.where(visible, 0, self._hidden_cell)
+        else:
+            scores = np.where(visible, np.float32(0), np.float32(self._hidden))
+            scores = torch.from_numpy(scores)
+        cells[:rows, columns - tail :] = scores
         self._written = (rows, tail)
-        return self._buffer[None, None, :rows, columns - num_slots :]
+        return self._buffer[:, :, :rows, columns - num_slots :]
 
     def _reserve(self, rows: int, columns: int) -> None:
-        old_rows, old_columns = self._buffer.shape
+        old_rows, old_columns = self._buffer.shape[2:]
         if rows <= old_rows and columns <= old_columns:
             return
         shape = (
             max(old_rows, _rounded(rows, _ROWS)),
             max(old_columns, _rounded(columns, _COLUMNS)),
         )
-        self._buffer = self._buffer.new_zeros(shape)
+        self._buffer = self._buffer.new_zeros((1, 1, *shape))
+        self._cells = _cells(self._buffer)[0, 0] if self._buffer.is_cpu else None
         self._written = (0, 0)
+
+
+def _cells(values: torch.Tensor) -> npt.NDArray[Any]:
+    """Return floats of this machine's memory as numpy sees them: 16-bit ones as integers."""
+    return (values.view(torch.int16) if values.element_size() == 2 else values).numpy()
 
 
 def _rounded(count: int, step: int) -> int:

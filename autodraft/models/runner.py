@@ -16,12 +16,13 @@ import torch
 from autodraft.errors import ContextLengthError
 from autodraft.models.attention import group_attention
 from autodraft.models.compiled import CompiledForward
-from autodraft.models.fused import fuse_linears
+from autodraft.models.fused import fuse_linears, let_go_of_checkpoint
 from autodraft.models.kv_cache import KVCache
 from autodraft.models.masks import TreeMasks
+from autodraft.models.memory import MappedFile
 from autodraft.models.output_head import cut_output_head
 from autodraft.models.probe import forward_once, observe_layout, require_tree_attention
-from autodraft.models.rows import MOST_ADDED, padded_rows, padded_view
+from autodraft.models.rows import MOST_ADDED, padded_rows, padded_slots, padded_view
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -60,6 +61,7 @@ class ModelRunner:
         self._output_ids = output_ids
         self._cache_argument = cache_argument(model)
         self._device = model.get_input_embeddings().weight.device
+        self._on_cpu = self._device.type == "cpu"
         self._dtype = model.dtype
         config = model.config.get_text_config()
         self.max_context = int(config.max_position_embeddings)
@@ -70,12 +72,15 @@ class ModelRunner:
         self._masks = TreeMasks(self._dtype, self._device)
         self._compiled: CompiledForward | None = None
         self._pads = False
+        self._embedding_file: MappedFile | None = None
         with torch.inference_mode():
             self.layout = observe_layout(model, self._cache_argument, name)
             if not compile:
                 once = partial(forward_once, model, self._cache_argument)
                 self._pads = fuse_linears(model, once, name)
                 group_attention(model)
+            if self._pads:
+                self._embedding_file = let_go_of_checkpoint(model)
             require_tree_attention(self, model, name)
         if compile:
             self._compiled = CompiledForward(model, self._cache_argument)
@@ -113,9 +118,11 @@ class ModelRunner:
         return KVCache(self.layout, capacity, spare=MOST_ADDED if self._pads else 0)
 
     def release(self, cache: KVCache) -> None:
-        """Take back a cache that is used no more."""
+        """Take back a cache that is used no more, and let go of what its request has read."""
         if self._compiled is not None:
             self._compiled.release(cache)
+        if self._embedding_file is not None:
+            self._embedding_file.drop_pages()
 
     @torch.inference_mode()
     def prefill(self, cache: KVCache, tokens: Sequence[int] | IntArray) -> torch.Tensor:
@@ -159,7 +166,8 @@ class ModelRunner:
         if len(tokens) == 1 and visible.all():  # a plain decoding step, without a mask
             return self._forward(cache, tokens, positions, None, 0)
         mask = self._additive(cache, visible)
-        return self._forward(cache, tokens, positions, mask, 0)[: len(tokens)]
+        logits = self._forward(cache, tokens, positions, mask, 0)
+        return logits if len(logits) == len(tokens) else logits[: len(tokens)]
 
     def _causal(self, cache: KVCache, count: int) -> torch.Tensor | None:
         """Return the mask of tokens in a row; none where the model needs none.
@@ -174,8 +182,12 @@ class ModelRunner:
         """Return the mask of rows that are the next of a cache, those added to them included."""
         count = len(visible)
         rows = self._rows(count)
-        view = visible if rows == count else padded_view(visible, rows)
-        return self._masks.additive(view, cache.length + rows)
+        end = cache.length + rows
+        slots = padded_slots(cache.length, rows) if self._pads else end
+        if slots > end:
+            cache.show(rows, slots)
+        view = visible if slots == cache.length + count else padded_view(visible, rows, slots - end)
+        return self._masks.additive(view, slots)
 
     def _last(self, count: int) -> int | torch.Tensor:
         """Return what keeps the logits of the last row that counts, in the model's words."""
@@ -192,9 +204,12 @@ class ModelRunner:
         mask: torch.Tensor | None,
         logits_to_keep: int | torch.Tensor,
     ) -> torch.Tensor:
-        inputs = np.zeros((2, self._rows(len(tokens))), dtype=np.int64)
-        inputs[:, : len(tokens)] = tokens, positions
-        both = torch.from_numpy(inputs).to(self._device, non_blocking=True)
+        count = len(tokens)
+        inputs = np.zeros((2, self._rows(count)), dtype=np.int64)
+        inputs[0, :count], inputs[1, :count] = tokens, positions
+        both = torch.from_numpy(inputs)
+        if not self._on_cpu:
+            both = both.to(self._device, non_blocking=True)
         output = self._model(
             input_ids=both[:1],
             position_ids=both[1:],
@@ -203,7 +218,7 @@ class ModelRunner:
             logits_to_keep=logits_to_keep,
             **{self._cache_argument: cache},
         )
-        cache.advance(len(tokens))
+        cache.advance(count)
         logits: torch.Tensor = output.logits[0]
         return logits
 
