@@ -4,7 +4,7 @@ On a CPU the search is numpy's: its loops are vectorised where torch's are not, 
 other thread. Knows neither trees nor caches; columns of the logits are not yet token ids.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,21 +24,15 @@ def best_tokens(logits: torch.Tensor) -> IntArray:
     if not logits.is_cpu:
         tokens = logits.max(dim=-1).indices.cpu().numpy()
         return tokens
-    if (bits := _bits(logits)) is not None:
+    if logits.element_size() == 2:
+        # Positive floats are ordered as their bits, and integers are compared many at a time.
+        bits = logits.view(torch.int16).numpy()
         tokens = bits.argmax(axis=-1)
         if (bits[np.arange(len(bits)), tokens] > 0).all():
             return tokens
         logits = logits.float()
     tokens = logits.numpy().argmax(axis=-1)
     return tokens
-
-
-def _bits(logits: torch.Tensor) -> npt.NDArray[np.int16] | None:
-    """Return 16-bit floats as integers, which are compared many at a time; None of other types.
-
-    Positive floats are ordered as their bits are, and each is above all negative ones.
-    """
-    return logits.view(torch.int16).numpy() if logits.element_size() == 2 else None
 
 
 class GreedyChoices:
@@ -78,41 +72,40 @@ def top_candidates(
     """
     if excluded is not None:
         logits = logits.index_fill(-1, excluded, -torch.inf)
-    log_probs = logits.log_softmax(dim=-1, dtype=torch.float32)
-    count = min(count, log_probs.shape[-1])
-    if log_probs.is_cpu:
-        return _best_here(_bits(logits), log_probs.numpy(), count)
-    return _best_on_device(log_probs, count)
+    count = min(count, logits.shape[-1])
+    if logits.is_cpu:
+        return _best_here(_single_precision(logits), count)
+    return _best_on_device(logits.log_softmax(dim=-1, dtype=torch.float32), count)
 
 
-def _best_here(
-    bits: npt.NDArray[np.int16] | None, log_probs: npt.NDArray[np.float32], count: int
-) -> tuple[IntArray, FloatArray]:
-    """Find the candidates of rows in this machine's memory."""
-    values: npt.NDArray[Any] = log_probs if bits is None else bits
-    least = _bound_of_best(values, count)
-    if bits is not None and not (least > 0).all():
-        values, least = log_probs, _bound_of_best(log_probs, count)
-    num_rows, width = log_probs.shape
-    places = np.flatnonzero(~(values < least))  # few; a row that is not a number counts whole
-    rows = places // width
-    found = log_probs.ravel()[places]
-    order = np.lexsort((-found, rows))  # stable: of equals the lowest column stays first
-    best = order[rows.searchsorted(np.arange(num_rows))[:, None] + np.arange(count)]
-    return places[best] % width, found[best].astype(np.float64)
+def _single_precision(logits: torch.Tensor) -> npt.NDArray[np.float32]:
+    """Return a copy of logits in this machine's memory."""
+    if logits.dtype != torch.bfloat16:
+        return np.array(logits.numpy(), dtype=np.float32)
+    halves = logits.view(torch.int16).numpy().view(np.uint16)  # they are the upper ones
+    return np.left_shift(halves, 16, dtype=np.uint32).view(np.float32)
 
 
-def _bound_of_best(values: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
-    """Return a value of each row, [N, 1], that at least ``count``, and few, do not lie below."""
+def _best_here(values: npt.NDArray[np.float32], count: int) -> tuple[IntArray, FloatArray]:
+    """Find the candidates of rows in this machine's memory, which is written over."""
     num_rows, width = values.shape
     parts = _PARTS if width >= _PARTS * count else 1
     # Each maximum is a candidate, so the last of the best is not below the last of their best.
-    maxima: npt.NDArray[Any] = (
-        values[:, : width // parts * parts].reshape(num_rows, parts, -1).max(axis=1)
-    )
+    maxima = values[:, : width // parts * parts].reshape(num_rows, parts, -1).max(axis=1)
     last = maxima.shape[1] - count
     maxima.partition(last, axis=1)
-    return maxima[:, last, None]
+    places = np.flatnonzero(~(values < maxima[:, last, None]))  # few; a row of NaN counts whole
+    rows = places // width
+    found = values.ravel()[places]
+    order = np.lexsort((-found, rows))  # stable: of equals the lowest column stays first
+    best = order[rows.searchsorted(np.arange(num_rows))[:, None] + np.arange(count)]
+    scores = found[best]
+    # In one thread: to wake another takes longer than the sum.
+    largest = scores[:, :1].copy()
+    values -= largest
+    np.exp(values, out=values)
+    log_probs = scores - largest - np.log(values.sum(axis=1, keepdims=True))
+    return places[best] % width, log_probs.astype(np.float64)
 
 
 def _best_on_device(log_probs: torch.Tensor, count: int) -> tuple[IntArray, FloatArray]:
