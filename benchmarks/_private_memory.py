@@ -1,16 +1,20 @@
 """Private memory of a benchmark's two processes, and how it grew.
 
 Private is what no other process maps (USS): a file that several map, such as a library, is left
-out. Knows neither models nor what the processes do.
+out. Anonymous is what lies in no file at all: rows of a checkpoint that are read for the first time
+do not count there. Knows neither models nor what the processes do.
 """
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import _common as common
 
+KIB: Final = 2**10
 MIB: Final = 2**20
 
 
@@ -46,15 +50,30 @@ class Held:
         return cls(found.uss, found.rss)
 
 
+def anonymous_bytes(pid: int) -> int:
+    """Return the memory of a process that lies in no file; private memory but on Linux.
+
+    Raises:
+        CannotMeasure: If the process has ended or may not be looked at.
+    """
+    if sys.platform != "linux":
+        return Held.by(pid).private_bytes
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8")
+    except OSError as error:
+        raise common.CannotMeasure(f"Process {pid} cannot be looked at: {error}") from error
+    return int(text.partition("\nAnonymous:")[2].split()[0]) * KIB
+
+
 class Private(NamedTuple):
-    """Bytes of each side: private memory, or what a token takes in the cache."""
+    """Bytes of each side: memory in no file, or what a token takes in the cache."""
 
     client: int
     server: int
 
 
 class Reading(NamedTuple):
-    """Private memory at one moment of an answer.
+    """Memory in no file at one moment of an answer.
 
     Attributes:
         tokens: Committed tokens, prompt and output.
@@ -67,7 +86,7 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True)
 class Growth:
-    """How the private memory of one side grew over the rounds of an answer.
+    """How the memory of one side grew over the rounds of an answer.
 
     Attributes:
         whole: Bytes, from after the first rounds to after the last one.
@@ -84,13 +103,14 @@ class Growth:
 
 
 def memory_reader(server_pid: int) -> Callable[[], Private]:
-    """Return what reads the private memory of this process and of the server; raises as ``Held``.
+    """Return what reads the memory in no file of this process and of the server.
 
-    Both are looked at once here, so that what is missing shows before anything is measured.
+    Both are looked at once here, so that what is missing shows before anything
+    is measured; raises as ``anonymous_bytes``.
     """
 
     def read() -> Private:
-        return Private(*(Held.by(pid).private_bytes for pid in (os.getpid(), server_pid)))
+        return Private(*(anonymous_bytes(pid) for pid in (os.getpid(), server_pid)))
 
     read()
     return read

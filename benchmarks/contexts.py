@@ -7,8 +7,9 @@ its answer is cut to what fits, and the table says so. The contexts take turns.
 
 * **Prefill** is in chunks, and draft and target do theirs at once: they share the processor.
 * **Rounds**: medians over all that had room for a tree of full depth.
-* **Memory** is private memory (USS: pages that no other process maps), read between rounds: after
-  the prefill, after the first rounds, and before the session is closed. **Growth** is that between
+* **Memory** is what lies in no file (rows of a mapped checkpoint that are read for the first time
+  do not count; but on Linux it is USS), read between rounds: after the prefill, after
+  the first rounds, and before the session is closed. **Growth** is that between
   the second and the third reading. A cache is allocated as a whole, but the system hands out a page
   when it is first written, so the keys and values of the tokens that came in between may be part of
   it; what goes beyond them is **unexplained**. Answers that warm everything up come first.
@@ -106,7 +107,7 @@ class Pair:
     Attributes:
         target: The server, through the link.
         draft: The draft model.
-        read: Reads the private memory of both sides.
+        read: Reads the memory of both sides.
     """
 
     target: RemoteTarget
@@ -311,7 +312,7 @@ def report(found: Mapping[str, Any]) -> None:
     )
     print(f"a round behind the longest takes {found['round_ratio']:.2f} x that of the shortest\n")
     common.print_table(
-        ["private memory (USS), MiB", *MEMORY.values(), "growth", "new tokens", "cache"],
+        ["memory in no file, MiB", *MEMORY.values(), "growth", "new tokens", "cache"],
         [
             [
                 f"{side}, {names[context]}",
@@ -382,7 +383,7 @@ def main() -> int:
         return 1
     report(found)
     settings = {"tokens": tokens, "repeats": repeats, "seed": arguments.seed}
-    models = {"target": EMBEDDED_TARGET, "draft": EMBEDDED_DRAFT, "memory": "USS"}
+    models = {"target": EMBEDDED_TARGET, "draft": EMBEDDED_DRAFT, "memory": "in no file"}
     common.print_json("contexts", found | settings | models | common.machine())
     return 0
 

@@ -428,6 +428,16 @@ def test_private_memory_is_read_of_both_processes(contexts: ModuleType) -> None:
     used = contexts.memory_reader(os.getpid())()
     assert used.client > MIB
     assert used.server > MIB
+    block = bytearray(8 * MIB)
+    assert contexts.memory_reader(os.getpid())().client >= used.client + 7 * MIB
+    del block
+
+
+def test_a_process_that_has_ended_cannot_be_looked_at(contexts: ModuleType) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    with pytest.raises(contexts.common.CannotMeasure):
+        contexts.memory_reader(ended.pid)
 
 
 # both
