@@ -51,7 +51,7 @@ class Held:
 
 
 def anonymous_bytes(pid: int) -> int:
-    """Return the memory of a process that lies in no file; private memory but on Linux.
+    """Return the memory of a process that lies in no file; off Linux its private memory.
 
     Raises:
         CannotMeasure: If the process has ended or may not be looked at.

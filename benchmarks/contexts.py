@@ -8,9 +8,9 @@ its answer is cut to what fits, and the table says so. The contexts take turns.
 * **Prefill** is in chunks, and draft and target do theirs at once: they share the processor.
 * **Rounds**: medians over all that had room for a tree of full depth.
 * **Memory** is what lies in no file (rows of a mapped checkpoint that are read for the first time
-  do not count; but on Linux it is USS), read between rounds: after the prefill, after
-  the first rounds, and before the session is closed. **Growth** is that between
-  the second and the third reading. A cache is allocated as a whole, but the system hands out a page
+  do not count; off Linux it is USS), read between rounds: after the prefill, after the first
+  rounds, and before the session is closed. **Growth** is that between the second and the third
+  reading. A cache is allocated as a whole, but the system hands out a page
   when it is first written, so the keys and values of the tokens that came in between may be part of
   it; what goes beyond them is **unexplained**. Answers that warm everything up come first.
 """

@@ -101,7 +101,7 @@ def _best_here(values: npt.NDArray[np.float32], count: int) -> tuple[IntArray, F
     best = order[rows.searchsorted(np.arange(num_rows))[:, None] + np.arange(count)]
     scores = found[best]
     # In one thread: to wake another takes longer than the sum.
-    largest = scores[:, :1].copy()
+    largest = scores[:, :1]
     values -= largest
     np.exp(values, out=values)
     log_probs = scores - largest - np.log(values.sum(axis=1, keepdims=True))

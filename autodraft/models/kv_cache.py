@@ -186,9 +186,8 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped
     def show(self, rows: int, slots: int) -> None:
         """Show the next forward of ``rows`` so many slots: those behind the rows' own are empty."""
         end = self.length + rows
-        if slots > end:
-            for storage in self._storages:
-                storage[..., end:slots, :] = 0  # hidden, but what is no number would show
+        for storage in self._storages:
+            storage[..., end:slots, :] = 0  # hidden, but what is no number would show
         for layer in self.layers:
             layer.added = slots - end
 

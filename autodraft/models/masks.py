@@ -23,8 +23,7 @@ class TreeMasks:
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._buffer = torch.zeros((1, 1, 0, 0), dtype=dtype, device=device)
         self._cells: npt.NDArray[Any] | None = None  # the same memory, where it is this machine's
-        self._hidden = torch.finfo(dtype).min
-        self._hidden_cell = _cells(torch.tensor(self._hidden, dtype=dtype))
+        self._shown, self._hidden = _cells(torch.tensor([0, torch.finfo(dtype).min], dtype=dtype))
         self._written = (0, 0)
 
     def additive(self, visible: BoolArray, num_slots: int) -> torch.Tensor:
@@ -42,11 +41,9 @@ class TreeMasks:
         if old_rows > rows or old_tail > tail:  # else all of it is written anew
             cells[:old_rows, columns - old_tail :] = 0
         # numpy is quicker than torch with so few elements, and one copy takes them anywhere.
-        if self._cells is not None:
-            scores: Any = np.where(visible, 0, self._hidden_cell)
-        else:
-            scores = np.where(visible, np.float32(0), np.float32(self._hidden))
-            scores = torch.from_numpy(scores)
+        scores: Any = np.where(visible, self._shown, self._hidden)
+        if self._cells is None:
+            scores = torch.from_numpy(scores).view(self._buffer.dtype)
         cells[:rows, columns - tail :] = scores
         self._written = (rows, tail)
         return self._buffer[:, :, :rows, columns - num_slots :]

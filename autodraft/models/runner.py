@@ -61,7 +61,6 @@ class ModelRunner:
         self._output_ids = output_ids
         self._cache_argument = cache_argument(model)
         self._device = model.get_input_embeddings().weight.device
-        self._on_cpu = self._device.type == "cpu"
         self._dtype = model.dtype
         config = model.config.get_text_config()
         self.max_context = int(config.max_position_embeddings)
@@ -79,8 +78,8 @@ class ModelRunner:
                 once = partial(forward_once, model, self._cache_argument)
                 self._pads = fuse_linears(model, once, name)
                 group_attention(model)
-            if self._pads:
-                self._embedding_file = let_go_of_checkpoint(model)
+                if self._pads:
+                    self._embedding_file = let_go_of_checkpoint(model)
             require_tree_attention(self, model, name)
         if compile:
             self._compiled = CompiledForward(model, self._cache_argument)
@@ -166,8 +165,7 @@ class ModelRunner:
         if len(tokens) == 1 and visible.all():  # a plain decoding step, without a mask
             return self._forward(cache, tokens, positions, None, 0)
         mask = self._additive(cache, visible)
-        logits = self._forward(cache, tokens, positions, mask, 0)
-        return logits if len(logits) == len(tokens) else logits[: len(tokens)]
+        return self._forward(cache, tokens, positions, mask, 0)[: len(tokens)]
 
     def _causal(self, cache: KVCache, count: int) -> torch.Tensor | None:
         """Return the mask of tokens in a row; none where the model needs none.
@@ -207,9 +205,7 @@ class ModelRunner:
         count = len(tokens)
         inputs = np.zeros((2, self._rows(count)), dtype=np.int64)
         inputs[0, :count], inputs[1, :count] = tokens, positions
-        both = torch.from_numpy(inputs)
-        if not self._on_cpu:
-            both = both.to(self._device, non_blocking=True)
+        both = torch.from_numpy(inputs).to(self._device, non_blocking=True)
         output = self._model(
             input_ids=both[:1],
             position_ids=both[1:],
