@@ -10,7 +10,9 @@ from typing import Final
 
 import msgspec
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
+RELIABILITY_BINS: Final = 10
+"""Bins of equal width that predicted probabilities are counted in, from 0 to 1."""
 
 
 class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +36,9 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
         downlink_bytes: WebSocket payload received.
         draft_j: Energy of the user's device in this round, waiting included.
         target_j: Energy of the target in this round, waiting included.
+        predicted_s: What the round was expected to take when its tree was sent; ``None`` for
+            methods that do not predict.
+        predicted_tokens: Tokens that were expected of it, bonus token included.
     """
 
     round: int
@@ -53,6 +58,8 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     downlink_bytes: int
     draft_j: float | None = None
     target_j: float | None = None
+    predicted_s: float | None = None
+    predicted_tokens: float | None = None
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +97,12 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
             ``nvml_power``, ``rapl`` or ``modelled``.
         target_energy_method: The same of the target's machine.
         output_ids: The answer's token ids.
+        handed_over_tokens: Tokens that the server decoded alone because speculation did not pay;
+            ``None`` for methods that never hand over.
+        draft_reliability: For each bin of the draft's own probability of a candidate whose parent
+            was accepted: candidates, sum of their probabilities, candidates that were the target's
+            choice. ``None`` for methods that do not predict.
+        reliability: The same by calibrated probability.
     """
 
     method: str
@@ -118,6 +131,9 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     draft_energy_method: str | None
     target_energy_method: str | None
     output_ids: list[int]
+    handed_over_tokens: int | None = None
+    draft_reliability: list[tuple[int, float, int]] | None = None
+    reliability: list[tuple[int, float, int]] | None = None
 
 
 class GenerationResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,9 +24,15 @@ LINES = (
     {"errors", "records", "units", "settings"},
 )
 LINE_OF = {unit: number for number, line in enumerate(LINES) for unit in line}
-# The imports within one line that are meant: the commands are faces of the library, and every
-# module may raise the errors.
-SIDEWAYS = {("cli", "api"), ("cli", "doctor"), ("deploy", "api"), ("settings", "errors")}
+# The imports within one line that are meant: the commands are faces of the library, every module may
+# raise the errors, and policies know latency tables.
+SIDEWAYS = {
+    ("cli", "api"),
+    ("cli", "doctor"),
+    ("deploy", "api"),
+    ("settings", "errors"),
+    ("policy", "profiling"),
+}
 ALIASES = {"__main__": "cli"}
 FACE = "autodraft"  # the package itself: its public names
 PUBLIC = {FACE, "config", "config_io", "records", "cost", "simulate", "errors", "settings"}

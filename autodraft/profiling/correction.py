@@ -1,0 +1,87 @@
+"""Correcting a measured table from what is served: how much slower or faster is it now?
+
+A table is measured alone; rounds run beside other programs, with cold caches, on machines whose
+load changes. The factor between both is the median of the last few rounds: a lasting change is
+followed within half a window, a single outlier never. This module knows no clock.
+"""
+
+import math
+import statistics
+from collections import deque
+from typing import Final
+
+import numpy as np
+
+from autodraft.profiling.tables import FloatArray, IntArray, LatencyTable
+
+WINDOW: Final = 9
+"""Observations whose median is the present factor."""
+LARGEST_FACTOR: Final = 20.0
+"""No observation counts as more than so many times slower or faster than measured."""
+_STEP: Final = 0.1
+"""Share of a new observation in what is known of one size."""
+_LARGEST_STEP: Final = 0.2
+"""No observation moves what is known of one size by more than this, as a logarithm."""
+
+
+class Factor:
+    """How many times as long something takes now as was measured; 1 before any observation."""
+
+    def __init__(self, *, fixed: bool = False) -> None:
+        """Prepare.
+
+        Args:
+            fixed: Never learn.
+        """
+        self._fixed = fixed
+        self._recent: deque[float] = deque(maxlen=WINDOW)
+        self.value = 1.0
+
+    def observe(self, expected_s: float, seconds: float) -> None:
+        """Take note of what a measured duration should have been."""
+        if self._fixed or expected_s <= 0 or seconds <= 0:
+            return
+        ratio = seconds / expected_s
+        self._recent.append(min(max(ratio, 1 / LARGEST_FACTOR), LARGEST_FACTOR))
+        self.value = statistics.median(self._recent)
+
+
+class CorrectedTable:
+    """A latency table times a present factor, and times a slow one for each size."""
+
+    def __init__(self, table: LatencyTable, *, fixed: bool = False) -> None:
+        """Wrap a table.
+
+        Args:
+            table: What was measured.
+            fixed: Leave it as it was measured.
+        """
+        self.table = table
+        self._fixed = fixed
+        self.factor = Factor(fixed=fixed)
+        self._sizes: dict[int, float] = {}
+
+    def at(self, rows: int, context: int) -> float:
+        """Return the seconds of one forward."""
+        return float(self.across(np.array([rows]), context)[0])
+
+    def across(self, rows: IntArray, context: int) -> FloatArray:
+        """Return the seconds of forwards of several sizes behind one context, [N]."""
+        seconds = self.table.across(rows, context) * self.factor.value
+        if self._sizes:
+            computed = self.table.computed(rows)
+            for size, shift in self._sizes.items():
+                seconds[computed == size] *= math.exp(shift)
+        return seconds
+
+    def observe(self, rows: int, context: int, seconds: float) -> None:
+        """Take note of one served forward: of its own time, without that of a queue."""
+        if self._fixed or seconds <= 0:
+            return
+        size = int(self.table.computed(np.array([rows]))[0])
+        shift = self._sizes.get(size, 0.0)
+        expected_s = self.table.at(rows, context)
+        self.factor.observe(expected_s * math.exp(shift), seconds)
+        left = math.log(seconds / (expected_s * self.factor.value)) - shift
+        left = min(max(left, -_LARGEST_STEP / _STEP), _LARGEST_STEP / _STEP)
+        self._sizes[size] = shift + _STEP * left
