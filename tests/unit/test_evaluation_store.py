@@ -98,14 +98,14 @@ def test_rounds_are_on_disk_before_the_request_that_vouches_for_them(
 def test_a_line_cut_off_by_a_crash_is_left_out(store: RunStore) -> None:
     store.append(make_line(), [])
     with (store.folder / "requests.jsonl").open("ab") as file:
-        file.write(b'{"schema_version": 2, "run')
+        file.write(b'{"schema_version": 3, "run')
     assert store.read_requests() == [make_line()]
 
 
 def test_a_malformed_line_is_refused_with_file_and_line(store: RunStore) -> None:
     store.append(make_line(), [])
     with (store.folder / "requests.jsonl").open("ab") as file:
-        file.write(b'{"schema_version": 2}\n')
+        file.write(b'{"schema_version": 3}\n')
     with pytest.raises(StoreError, match=r"requests\.jsonl:2: not a line"):
         store.read_requests()
 
@@ -177,7 +177,7 @@ def test_mending_removes_cut_off_lines_and_rounds_without_their_request(store: R
     store.append(RequestLine.failed(make_case(question_id=2), ContextLengthError("long")), [])
     requests = (store.folder / "requests.jsonl").read_bytes()
     rounds = (store.folder / "rounds.jsonl").read_bytes()
-    append_bytes(store, "requests.jsonl", b'{"schema_version": 2, "run')
+    append_bytes(store, "requests.jsonl", b'{"schema_version": 3, "run')
     for question_id in (2, 3):  # killed between the rounds and the request
         append_bytes(
             store, "rounds.jsonl", encode_rounds("x", make_case(question_id=question_id), [ROUND])

@@ -24,8 +24,8 @@ LINES = (
     {"errors", "records", "units", "settings"},
 )
 LINE_OF = {unit: number for number, line in enumerate(LINES) for unit in line}
-# The imports within one line that are meant: the commands are faces of the library, every module may
-# raise the errors, and policies know latency tables.
+# The imports within one line that are meant: the commands are faces of the library, every module
+# may raise the errors, and policies know latency tables.
 SIDEWAYS = {
     ("cli", "api"),
     ("cli", "doctor"),
