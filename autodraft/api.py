@@ -28,6 +28,7 @@ from autodraft.config import (
 from autodraft.decoding.stopping import StopRules, StopText, answer_limit
 from autodraft.decoding.text import TextStream
 from autodraft.engine.methods import make_method
+from autodraft.engine.pair import describe_pair
 from autodraft.engine.service import TargetService
 from autodraft.engine.session import Request
 from autodraft.engine.user import UserSide
@@ -144,6 +145,21 @@ class Autodraft:
         """Return the median seconds of an empty round trip to the server."""
         target = self._user.connect()
         return statistics.median(target.ping() for _ in range(PINGS))
+
+    def profile(self, *, refresh: bool = False) -> str:
+        """Measure what autodraft needs to know of draft, target and link; return it in words.
+
+        Takes about a minute, once for a pair; the first request of the method ``autodraft`` does it
+        where it was not done. What is kept lies in the data folder.
+
+        Args:
+            refresh: Measure again what is on disk.
+
+        Raises:
+            ProfileError: If it cannot be measured or kept.
+            LinkError: If the link or the server fails.
+        """
+        return describe_pair(self._user.profile(refresh=refresh))
 
     def encode_chat(self, messages: Messages) -> list[int]:
         """Return a chat's token ids in the target's own template, the answer's opening added."""

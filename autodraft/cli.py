@@ -1,4 +1,4 @@
-"""The command line: ``autodraft target | generate | doctor``.
+"""The command line: ``autodraft target | generate | profile | doctor``.
 
 Parses, calls the library, prints. The only module of the library that prints or reads argv.
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted.
@@ -9,7 +9,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from autodraft import __version__
 from autodraft.config import (
@@ -27,6 +27,9 @@ from autodraft.config import (
 from autodraft.errors import AutodraftError, ConfigError
 from autodraft.records import GenerationResult, RequestRecord
 from autodraft.units import MS_PER_S
+
+if TYPE_CHECKING:
+    from autodraft.api import Autodraft
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -66,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_target(commands.add_parser("target", help="run a target server"))
     _add_generate(commands.add_parser("generate", help="answer one prompt"))
+    _add_profile(commands.add_parser("profile", help="time both models and the link"))
     _add_doctor(commands.add_parser("doctor", help="show what is installed and what is missing"))
     return parser
 
@@ -86,19 +90,7 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
     )
     add("--draft-quantization", choices=QUANTIZATIONS, default=_DEFAULTS.draft_quantization)
     add("--draft-dtype", choices=DTYPES, default=_DEFAULTS.draft_dtype)
-    loading = parser.add_mutually_exclusive_group()
-    loading.add_argument(
-        "--lazy-load",
-        action="store_true",
-        default=None,
-        help="load when a client asks, and what it asks for (default without --base-model-path)",
-    )
-    loading.add_argument(
-        "--eager-load",
-        dest="lazy_load",
-        action="store_false",
-        help="load at the start and nothing else (default with --base-model-path)",
-    )
+    _add_loading(parser)
     precision = parser.add_mutually_exclusive_group()
     precision.add_argument("--quantization", choices=QUANTIZATIONS, default=None)
     for bits in ("8bit", "4bit"):
@@ -118,8 +110,41 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=_target)
 
 
+def _add_loading(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say when models are loaded, and whether they are timed then."""
+    loading = parser.add_mutually_exclusive_group()
+    loading.add_argument(
+        "--lazy-load",
+        action="store_true",
+        default=None,
+        help="load when a client asks, and what it asks for (default without --base-model-path)",
+    )
+    loading.add_argument(
+        "--eager-load",
+        dest="lazy_load",
+        action="store_false",
+        help="load at the start and nothing else (default with --base-model-path)",
+    )
+    profile = parser.add_mutually_exclusive_group()
+    profile.add_argument(
+        "--enable-auto-target-profile",
+        dest="auto_target_profile",
+        action="store_true",
+        default=_DEFAULTS.auto_target_profile,
+        help="time the target when it is loaded, keep that, and tell clients",
+    )
+    profile.add_argument(
+        "--disable-auto-target-profile",
+        dest="auto_target_profile",
+        action="store_false",
+        help="leave that to each client (default)",
+    )
+
+
 def _target(arguments: argparse.Namespace) -> int:
     from autodraft.api import serve_target
+    from autodraft.profiling.store import FOLDER
+    from autodraft.settings import data_dir
 
     lazy = arguments.lazy_load
     serve_target(
@@ -140,41 +165,30 @@ def _target(arguments: argparse.Namespace) -> int:
         allow_anonymous=arguments.allow_anonymous,
         compile=arguments.compile,
         max_context=arguments.max_context,
+        auto_target_profile=arguments.auto_target_profile,
+        profile_dir=data_dir() / FOLDER,
     )
     return 0
 
 
-def _add_generate(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Answer one prompt; the text goes to stdout, the figures to stderr."
+def _add_pair(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which two models, and where."""
     add = parser.add_argument
-    add("prompt", help="the user's turn; - reads it from standard input")
     add("--target-model", required=True, metavar="MODEL")
     add("--draft-model", required=True, metavar="MODEL")
     add("--target-host", default=DEFAULT_HOST, help="the target server (%(default)s)")
     add("--target-port", type=int, default=DEFAULT_PORT, help="its port (%(default)s)")
     add("--server-name", default=DEFAULT_SERVER_NAME, help="its name (%(default)s)")
-    names = [name for name in METHOD_NAMES if name in AVAILABLE_METHODS]
-    add(
-        "--method", default=DEFAULT_METHOD, help=f"one of {', '.join(names)} (default: %(default)s)"
-    )
-    add("--max-new-tokens", type=int, default=DEFAULT_MAX_NEW_TOKENS)
     add("--device-map", default="auto", help="device of the draft (%(default)s)")
     add("--dtype", choices=DTYPES, default="auto")
     add("--draft-quantization", choices=QUANTIZATIONS, default="none")
     add("--target-quantization", choices=QUANTIZATIONS, help="default: the server's")
-    add("--json", action="store_true", help="print the whole record as one JSON line instead")
-    parser.set_defaults(command=_generate)
 
 
-def _generate(arguments: argparse.Namespace) -> int:
+def _engine(arguments: argparse.Namespace) -> "Autodraft":
     from autodraft.api import Autodraft
 
-    if arguments.max_new_tokens < 1:
-        raise ConfigError(f"--max-new-tokens is {arguments.max_new_tokens}; use at least 1.")
-    prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
-    if not prompt.strip():
-        raise ConfigError("The prompt is empty. Give a text, or - and a text on standard input.")
-    engine = Autodraft(
+    return Autodraft(
         draft_model=arguments.draft_model,
         target_model=arguments.target_model,
         draft_quantization=arguments.draft_quantization,
@@ -185,11 +199,33 @@ def _generate(arguments: argparse.Namespace) -> int:
         device_map=arguments.device_map,
         dtype=arguments.dtype,
     )
+
+
+def _add_generate(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Answer one prompt; the text goes to stdout, the figures to stderr."
+    add = parser.add_argument
+    add("prompt", help="the user's turn; - reads it from standard input")
+    _add_pair(parser)
+    names = [name for name in METHOD_NAMES if name in AVAILABLE_METHODS]
+    add(
+        "--method", default=DEFAULT_METHOD, help=f"one of {', '.join(names)} (default: %(default)s)"
+    )
+    add("--max-new-tokens", type=int, default=DEFAULT_MAX_NEW_TOKENS)
+    add("--json", action="store_true", help="print the whole record as one JSON line instead")
+    parser.set_defaults(command=_generate)
+
+
+def _generate(arguments: argparse.Namespace) -> int:
+    if arguments.max_new_tokens < 1:
+        raise ConfigError(f"--max-new-tokens is {arguments.max_new_tokens}; use at least 1.")
+    prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
+    if not prompt.strip():
+        raise ConfigError("The prompt is empty. Give a text, or - and a text on standard input.")
     show: Callable[[str], None] = (
         (lambda piece: None) if arguments.json else (lambda piece: print(piece, end="", flush=True))
     )
     results: list[GenerationResult] = []
-    with engine:
+    with _engine(arguments) as engine:
         for piece in engine.stream(
             prompt,
             method=arguments.method,
@@ -216,6 +252,21 @@ def _figures(record: RequestRecord) -> str:
         f"{record.target_forwards} target forwards, {record.uplink_bytes} bytes up, "
         f"{record.downlink_bytes} down]"
     )
+
+
+def _add_profile(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Time draft, target and link, keep what is not kept yet, and show the tables."
+    )
+    _add_pair(parser)
+    parser.add_argument("--refresh", action="store_true", help="measure again what is on disk")
+    parser.set_defaults(command=_profile)
+
+
+def _profile(arguments: argparse.Namespace) -> int:
+    with _engine(arguments) as engine:
+        print(engine.profile(refresh=arguments.refresh))
+    return 0
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:

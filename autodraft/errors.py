@@ -6,6 +6,7 @@ Every message says what went wrong, where, what is allowed and what to do next.
     ├── ConfigError             a configuration file or option is wrong
     ├── DataError               a benchmark file is missing or malformed
     ├── StoreError              results cannot be written or read
+    ├── ProfileError            a latency profile is missing, damaged or cannot be measured
     ├── ModelLoadError          a model cannot be found, loaded or used
     │   └── TokenizerMismatch   draft and target do not share a tokenizer
     ├── ContextLengthError      a prompt does not fit the model's context
@@ -35,6 +36,10 @@ class DataError(AutodraftError):
 
 class StoreError(AutodraftError):
     """A result folder cannot be written or read."""
+
+
+class ProfileError(AutodraftError):
+    """A latency profile is missing, damaged or cannot be measured."""
 
 
 class ModelLoadError(AutodraftError):

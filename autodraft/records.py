@@ -73,7 +73,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
         finish_reason: ``stop`` (an EOS or a stop string) or ``length`` (token or context limit).
         ttft_s: Submit to first token, at the client.
         total_s: Submit to last token, at the client.
-        rounds: Speculative rounds; for plain decoding on the server, single-token steps.
+        rounds: Speculative rounds; every token that the server decodes alone is one of its own.
         round_tokens: Tokens emitted by those rounds, so that MAT is ``round_tokens / rounds``.
         drafted_nodes: Nodes proposed, sent or not.
         sent_nodes: Nodes sent to the target.

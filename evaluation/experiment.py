@@ -143,7 +143,9 @@ class Experiment:
         return self._conclude(status)
 
     def _conclude(self, status: str) -> Results:
-        results = write_results(self.store, self.plan.config.objective, self.plan.table_order)
+        results = write_results(
+            self.store, self.plan.config.objective, self.plan.table_order, self.plan.curves
+        )
         self.manifest.conclude(status, energy_methods(results.rows))
         print_results(self.consoles.out, results, self.store.folder)
         return results

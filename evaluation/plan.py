@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 from autodraft.config import ExperimentConfig, MethodSpec, NetworkSetting
 from evaluation.datasets import Locations, Question, first_questions, hold_out, load_bench
 from evaluation.lines import Case
-from evaluation.metrics import REFERENCE_METHOD
+from evaluation.metrics import REFERENCE_METHOD, CurvePoint
 from evaluation.tuning import hash_questions
 
 Questions: TypeAlias = Mapping[str, tuple[Question, ...]]
@@ -98,6 +98,15 @@ class Plan:
         """The methods, one of each label, in the order of the tables."""
         every = (spec for condition in self.conditions for spec in condition.methods)
         return tuple({spec.label: spec for spec in every}.values())
+
+    @property
+    def curves(self) -> dict[str, CurvePoint]:
+        """Where each method that adapts lies on its trade-off curve, by its label."""
+        return {
+            spec.label: CurvePoint(spec.curve, spec.cs)
+            for spec in self.methods
+            if spec.cs is not None
+        }
 
     @property
     def benches(self) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
 """Draw throughput against an objective: a picture per benchmark, network setting and objective.
 
 Each is written as png and svg. Points carry their method's name and, where they are known, error
-bars; colours come from Okabe and Ito's palette, which colour-blind readers can tell apart, and each
-method has a marker of its own as well. This module computes no figure: it draws the rows it is
+bars; methods that differ in their cost sensitivity alone are joined to a curve, in its order.
+Colours come from Okabe and Ito's palette, which colour-blind readers can tell apart, and each curve
+and method has a marker of its own as well. This module computes no figure: it draws the rows it is
 given.
 """
 
@@ -27,6 +28,7 @@ _NAME_POINTS: Final = 9.0
 _MARKER_POINTS: Final = 8.0
 _BAR_POINTS: Final = 1.0
 _CAP_POINTS: Final = 2.5
+_CURVE_POINTS: Final = 1.2
 _LETTER_WIDTH: Final = 0.62  # of the font's size, on average
 _LINE_HEIGHT: Final = 1.3  # of the font's size
 _FORMATS: Final = ("png", "svg")
@@ -76,6 +78,8 @@ class _Picture(NamedTuple):
 
 class _Point(NamedTuple):
     method: str
+    curve: str | None
+    cs: float
     tokens_per_s: float
     value: float
     bar_x: _Bar | None
@@ -93,6 +97,8 @@ def _points(rows: Sequence[TradeoffRow]) -> list[_Point]:
     return [
         _Point(
             row.method,
+            row.curve,
+            row.cs,
             row.tokens_per_s,
             row.value,
             _bar(row.tokens_per_s, row.tokens_per_s_ci_low, row.tokens_per_s_ci_high),
@@ -121,23 +127,27 @@ def _bar_boxes(axes: Axes, point: _Point) -> list[Box]:
 
 
 def _name_points(axes: Axes, points: Sequence[_Point]) -> None:
-    """Write each method's name near its point, with a thin line where it is not beside it."""
+    """Write a name near each point, with a thin line where it is not beside it.
+
+    The name is the method's, and the cost sensitivity alone on a curve that the legend names.
+    """
+    names = _names(points)
     to_pixels = axes.transData.transform
     from_pixels = axes.transData.inverted().transform
     pixel = _DPI / _POINTS_PER_INCH
     frame = axes.get_window_extent()
     boxes = place_names(
         [tuple(to_pixels((point.tokens_per_s, point.value))) for point in points],
-        [_LETTER_WIDTH * _NAME_POINTS * pixel * len(point.method) for point in points],
+        [_LETTER_WIDTH * _NAME_POINTS * pixel * len(name) for name in names],
         height=_LINE_HEIGHT * _NAME_POINTS * pixel,
         marker=_MARKER_POINTS * pixel,
         bounds=Box(frame.x0, frame.y0, frame.x1, frame.y1),
         obstacles=[bar for point in points for bar in _bar_boxes(axes, point)],
     )
-    for point, box in zip(points, boxes, strict=True):
+    for name, point, box in zip(names, points, boxes, strict=True):
         middle = ((box.left + box.right) / 2, (box.bottom + box.top) / 2)
         axes.annotate(
-            point.method,
+            name,
             (point.tokens_per_s, point.value),
             xytext=tuple(from_pixels(middle)),
             ha="center",
@@ -147,12 +157,57 @@ def _name_points(axes: Axes, points: Sequence[_Point]) -> None:
         )
 
 
+def _names(points: Sequence[_Point]) -> list[str]:
+    joined = {id(point) for members in _series(points) if len(members) > 1 for point in members}
+    return [f"cs {point.cs:g}" if id(point) in joined else point.method for point in points]
+
+
 def _axis_label(rows: Sequence[TradeoffRow]) -> str:
     first = rows[0]
     methods = sorted({row.energy_method for row in rows if row.energy_method is not None})
     how = f"{first.billing} time billed" if first.unit.startswith("usd") else " ".join(methods)
     detail = f"{how}, lower is better" if how else "lower is better"
     return f"{_AXIS_NAME[first.objective]}\n{detail}"
+
+
+def _series(points: Sequence[_Point]) -> list[list[_Point]]:
+    """Return the points of each curve in order of cs; a point of no curve is by itself."""
+    found: dict[tuple[bool, str], list[_Point]] = {}
+    for point in points:
+        key = (point.curve is not None, point.curve or point.method)
+        found.setdefault(key, []).append(point)
+    return [sorted(members, key=lambda point: point.cs) for members in found.values()]
+
+
+def _style(number: int) -> tuple[str, str]:
+    """Return colour and marker; no two of the first 49 series have both in common."""
+    colour, _ = _STYLES[number % len(_STYLES)]
+    _, marker = _STYLES[(number + number // len(_STYLES)) % len(_STYLES)]
+    return colour, marker
+
+
+def _draw_series(axes: Axes, points: Sequence[_Point], colour: str, marker: str) -> None:
+    if len(points) > 1:  # a curve; its points are named by their cs alone, so the legend names it
+        axes.plot(
+            [point.tokens_per_s for point in points],
+            [point.value for point in points],
+            color=colour,
+            marker=marker,
+            linewidth=_CURVE_POINTS,
+            label=points[0].curve,
+        )
+    for point in points:
+        axes.errorbar(
+            point.tokens_per_s,
+            point.value,
+            xerr=point.bar_x,
+            yerr=point.bar_y,
+            fmt=marker,
+            color=colour,
+            markersize=_MARKER_POINTS,
+            elinewidth=_BAR_POINTS,
+            capsize=_CAP_POINTS,
+        )
 
 
 def _draw(picture: _Picture, rows: Sequence[TradeoffRow]) -> Figure:
@@ -166,19 +221,10 @@ def _draw(picture: _Picture, rows: Sequence[TradeoffRow]) -> Figure:
     axes.set_axisbelow(True)
     axes.margins(_MARGIN)
     points = _points(rows)
-    for number, point in enumerate(points):
-        colour, marker = _STYLES[number % len(_STYLES)]
-        axes.errorbar(
-            point.tokens_per_s,
-            point.value,
-            xerr=point.bar_x,
-            yerr=point.bar_y,
-            fmt=marker,
-            color=colour,
-            markersize=_MARKER_POINTS,
-            elinewidth=_BAR_POINTS,
-            capsize=_CAP_POINTS,
-        )
+    for number, members in enumerate(_series(points)):
+        _draw_series(axes, members, *_style(number))
+    if axes.get_legend_handles_labels()[0]:
+        figure.legend(loc="outside lower center", fontsize=_NAME_POINTS, ncols=2)
     figure.draw_without_rendering()  # fixes the axes' place, which the names are spread in
     _name_points(axes, points)
     return figure

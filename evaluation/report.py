@@ -4,9 +4,10 @@ This module computes no figure itself and never touches the engine.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
 from rich import box
@@ -16,17 +17,21 @@ from rich.table import Table
 from autodraft.config import ObjectiveConfig
 from evaluation.metrics import (
     CATEGORY_COLUMNS,
+    RELIABILITY_COLUMNS,
     SUMMARY_COLUMNS,
     TRADEOFF_COLUMNS,
     Conditions,
+    CurvePoint,
     Order,
     SummaryRow,
     prices_of,
+    reliability,
     summarise,
     summarise_categories,
     tradeoff,
 )
 from evaluation.plots import draw_tradeoffs
+from evaluation.reliability_plot import draw_reliability
 from evaluation.store import RunStore
 from evaluation.whole_tables import print_whole, width_of
 
@@ -48,7 +53,12 @@ class Results(NamedTuple):
     objectives: tuple[str, ...]
 
 
-def write_results(store: RunStore, objective: ObjectiveConfig, order: Order = ()) -> Results:
+def write_results(
+    store: RunStore,
+    objective: ObjectiveConfig,
+    order: Order = (),
+    curves: Mapping[str, CurvePoint] = MappingProxyType({}),
+) -> Results:
     """Compute everything from ``requests.jsonl`` and write tables and plots beside it.
 
     Args:
@@ -56,6 +66,7 @@ def write_results(store: RunStore, objective: ObjectiveConfig, order: Order = ()
         objective: Objectives, prices, billing and the cost sensitivity of fixed methods.
         order: Benchmark, label of the network setting and label of the method of the rows, in the
             order of the plan; what it does not name follows by first appearance.
+        curves: Trade-off curve and cost sensitivity of the methods that adapt, by label.
 
     Raises:
         StoreError: If a file cannot be read or written.
@@ -63,11 +74,16 @@ def write_results(store: RunStore, objective: ObjectiveConfig, order: Order = ()
     lines, prices, billing = store.read_requests(), prices_of(objective), objective.billing
     rows = summarise(lines, prices, billing, order)
     parts = summarise_categories(lines, prices, billing, order)
-    points = tradeoff(rows, objective.objective_metrics, objective.base_cost_sensitivity)
+    base_cs = objective.base_cost_sensitivity
+    points = tradeoff(rows, objective.objective_metrics, base_cs, curves)
+    bins = reliability(lines, order)
     store.write_table("summary.csv", SUMMARY_COLUMNS, (asdict(row) for row in rows))
     store.write_table("categories.csv", CATEGORY_COLUMNS, (asdict(part) for part in parts))
     store.write_table("tradeoff.csv", TRADEOFF_COLUMNS, (asdict(point) for point in points))
     plots = draw_tradeoffs(points, store.folder / PLOTS_FOLDER)
+    if bins:
+        store.write_table("reliability.csv", RELIABILITY_COLUMNS, (asdict(each) for each in bins))
+        plots += draw_reliability(bins, store.folder / PLOTS_FOLDER)
     return Results(rows, plots, objective.objective_metrics)
 
 

@@ -5,10 +5,13 @@ alone; `autodraft.config_io` reads it from XML or YAML. This module knows no fil
 sockets.
 """
 
+from itertools import product
 from typing import Final
 
 from autodraft.config.base import Block, Strict
 from autodraft.config.methods import (
+    ABLATION_MODES,
+    ADAPTIVE,
     AT_SERVER,
     CHAIN_D_WHEN_AUTO,
     FIXED_TREE_WHEN_AUTO,
@@ -27,8 +30,8 @@ from autodraft.config.setup import (
     RuntimeConfig,
     SloConfig,
 )
-from autodraft.config.shapes import Shape, cuts, highest, shapes_of
-from autodraft.config.spec import MethodSpec, unknown_method
+from autodraft.config.shapes import Shape, cuts, fixed_within, highest, shapes_of
+from autodraft.config.spec import MethodSpec, cs_ending, unknown_method
 from autodraft.errors import ConfigError
 
 DEFAULT_METHOD: Final = "opt_tree"
@@ -69,7 +72,8 @@ class ExperimentConfig(Strict):
         Returns:
             In the order of METHODS_CSV; for switches: server_only, chain, fixed_tree, opt_tree,
             autodraft, lookup, then those on the server. One spec for each shape of a method that
-            differs after the cut to the ceilings.
+            differs after the cut to the ceilings; of autodraft, for each objective, cost
+            sensitivity, mode and shape, the first one varying slowest.
 
         Raises:
             ConfigError: If no method is asked for.
@@ -99,6 +103,31 @@ class ExperimentConfig(Strict):
             labels = ", ".join(label for label, spec in specs.items() if spec.name == name)
             raise ConfigError(f"{name} has several shapes here, so say which: {labels}.")
         raise ConfigError(unknown_method(name, tuple(specs)))
+
+    def adaptive(self, cs: float, objective: str | None = None, name: str = ADAPTIVE) -> MethodSpec:
+        """Return autodraft for a single request: mode ``full``, within the first ceilings.
+
+        Args:
+            cs: Cost sensitivity, from 0 (speed first) to 1 (objective first).
+            objective: What is weighed against time; None for the first of this configuration.
+            name: ``autodraft`` or ``autodraft@server``.
+
+        Raises:
+            ConfigError: If ``cs`` is not from 0 to 1, or one of the names does not exist.
+        """
+        if name not in (ADAPTIVE, ADAPTIVE + AT_SERVER):
+            raise ConfigError(
+                f"{name} takes no cs: only {ADAPTIVE} and {ADAPTIVE}{AT_SERVER} do. Take a method "
+                "of another name from ExperimentConfig.method(name)."
+            )
+        if isinstance(cs, bool) or not isinstance(cs, int | float) or not 0 <= cs <= 1:
+            raise ConfigError(
+                f"cs={cs!r} is no cost sensitivity. Use a number from 0 (speed first) to 1 "
+                "(objective first)."
+            )
+        (shape, _), *_ = shapes_of(ADAPTIVE, self.algorithms, self.tree)
+        chosen = self.objective.objective_metrics[0] if objective is None else objective
+        return self._adaptive(name, shape, chosen, cs, ABLATION_MODES[0])
 
     def reshaped(
         self, spec: MethodSpec, *, width: int, max_depth: int, node_budget: int
@@ -138,6 +167,7 @@ class ExperimentConfig(Strict):
             "it has nodes)."
             for cut in cuts(asked, self.algorithms, self.tree)
         ]
+        notes += self._same_as_full() if ADAPTIVE in asked else []
         if len(self.seeds()) < len(self.sampling.seeds):
             notes.append(
                 f"SEED: {self.seeds()[0]} alone is run, because with TEMPERATURE=0 the answers do "
@@ -151,6 +181,17 @@ class ExperimentConfig(Strict):
             )
         return tuple(notes)
 
+    def _same_as_full(self) -> list[str]:
+        """Return which ablations leave out what is not there anyway."""
+        why = {"no_proactive": "this version does not draft ahead"}
+        if not self.algorithms.retrieval_draft:
+            why["no_retrieval"] = "RETRIEVAL_DRAFT=0"
+        return [
+            f"AUTODRAFT_ABLATION_MODES_CSV: {mode} is the same as full, because {why[mode]}."
+            for mode in self.algorithms.autodraft_ablation_modes
+            if mode in why
+        ]
+
     def _names(self) -> tuple[str, ...]:
         if self.algorithms.method_names is not None:
             return self.algorithms.method_names
@@ -158,6 +199,8 @@ class ExperimentConfig(Strict):
 
     def _specs(self, name: str) -> tuple[MethodSpec, ...]:
         method = name.removesuffix(AT_SERVER)
+        if method == ADAPTIVE:
+            return self._adaptive_specs(name)
         return tuple(
             MethodSpec(
                 method=method,
@@ -166,13 +209,49 @@ class ExperimentConfig(Strict):
                 max_depth=shape.depth,
                 node_budget=shape.nodes,
                 variant=variant,
-                retrieval=method == "autodraft" and self.algorithms.retrieval_draft,
                 tuned=shape.tuned,
             )
             for shape, variant in shapes_of(method, self.algorithms, self.tree)
         )
 
+    def _adaptive_specs(self, name: str) -> tuple[MethodSpec, ...]:
+        objectives = self.objective.objective_metrics
+        modes = self.algorithms.autodraft_ablation_modes
+        sensitivities = self.objective.autodraft_cs_list
+        if name != ADAPTIVE:
+            sensitivities = self.objective.server_only_autodraft_cs_list
+        shapes = shapes_of(ADAPTIVE, self.algorithms, self.tree)
+        specs = []
+        for objective, cs, mode, (shape, ending) in product(
+            objectives, sensitivities, modes, shapes
+        ):
+            variant = f"_{objective}" if len(objectives) > 1 else ""
+            variant += cs_ending(cs) if len(sensitivities) > 1 else ""
+            # A part that is left out is said even where it always is: it is not autodraft as such.
+            variant += f"_{mode}" if mode != ABLATION_MODES[0] else ""
+            spec = self._adaptive(name, shape, objective, cs, mode)
+            specs.append(spec.model_copy(update={"variant": variant + ending}))
+        return tuple(specs)
 
+    def _adaptive(
+        self, name: str, shape: Shape, objective: str, cs: float, mode: str
+    ) -> MethodSpec:
+        return MethodSpec(
+            method=ADAPTIVE,
+            placement="user" if name == ADAPTIVE else "server",
+            width=shape.width,
+            max_depth=shape.depth,
+            node_budget=shape.nodes,
+            retrieval=self.algorithms.retrieval_draft and mode not in _WITHOUT_RETRIEVAL,
+            objective=objective,
+            cs=cs,
+            mode=mode,
+            handover=self.algorithms.enable_handover and mode != "adaptive_only",
+            fixed=fixed_within(shape, self.tree),
+        )
+
+
+_WITHOUT_RETRIEVAL: Final = ("no_retrieval", "adaptive_only")
 _TUNE: Final = "what `python -m evaluation tune` chose for the benchmark and the link, else"
 _TUNED_NOTES: Final = {
     "chain": f"CHAIN_D=auto takes {_TUNE} d={CHAIN_D_WHEN_AUTO}.",

@@ -14,6 +14,7 @@ from autodraft.config.knob import Choice, Each, Flag, Number, OrWord, Whole, kno
 DEFAULT_MAX_NEW_TOKENS: Final = 256
 
 METHOD_IDS: Final = ("server_only", "chain", "fixed_tree", "opt_tree", "autodraft", "lookup")
+ADAPTIVE: Final = "autodraft"
 AT_SERVER: Final = "@server"
 METHOD_NAMES: Final = METHOD_IDS + tuple(name + AT_SERVER for name in METHOD_IDS[1:])
 WITH_DRAFT_MODEL: Final = {  # method -> what its label ends with where it retrieves as well
@@ -100,7 +101,6 @@ class AlgorithmsConfig(Block):
             "AUTODRAFT_ABLATION_MODES_CSV",
             Each(Choice(ABLATION_MODES)),
             "Variants of autodraft that are run, each with a part left out.",
-            acts=False,
         ),
     ] = ("full",)
     enable_lookup: Annotated[
@@ -131,7 +131,6 @@ class AlgorithmsConfig(Block):
             "RETRIEVAL_DRAFT",
             _SWITCH,
             "Graft retrieved continuations into autodraft's tree.",
-            acts=False,
         ),
     ] = True
     enable_handover: Annotated[
@@ -140,7 +139,6 @@ class AlgorithmsConfig(Block):
             "ENABLE_HANDOVER",
             _SWITCH,
             "Let the server decode alone where speculation loses (autodraft).",
-            acts=False,
         ),
     ] = True
     exact: Annotated[
@@ -233,7 +231,6 @@ class TreeConfig(Block):
             Each(_SIZE),
             "Widths at which a draft step is timed; values between are interpolated.",
             unit="nodes",
-            acts=False,
         ),
     ] = _PROFILE_SIZES
     target_profile_node_list: Annotated[
@@ -243,7 +240,6 @@ class TreeConfig(Block):
             Each(_SIZE),
             "Node counts at which a verify is timed; values between are interpolated.",
             unit="nodes",
-            acts=False,
         ),
     ] = _PROFILE_SIZES
     draft_profile_model_calls_per_count: Annotated[
@@ -253,7 +249,6 @@ class TreeConfig(Block):
             Whole(1, 1_000_000),
             "Timed forwards of the draft for each entry.",
             unit="forwards",
-            acts=False,
         ),
     ] = 10
     target_profile_model_calls_per_count: Annotated[
@@ -263,12 +258,11 @@ class TreeConfig(Block):
             Whole(1, 1_000_000),
             "Timed forwards of the target for each entry.",
             unit="forwards",
-            acts=False,
         ),
     ] = 10
     force_profile_refresh: Annotated[
         bool,
-        knob("FORCE_PROFILE_REFRESH", _SWITCH, "Measure again what is on disk.", acts=False),
+        knob("FORCE_PROFILE_REFRESH", _SWITCH, "Measure again what is on disk."),
     ] = False
     disable_online_profile_update: Annotated[
         bool,
@@ -276,14 +270,11 @@ class TreeConfig(Block):
             "DISABLE_ONLINE_PROFILE_UPDATE",
             _SWITCH,
             "Do not correct the profiles from served rounds.",
-            acts=False,
         ),
     ] = False
     disable_auto_profile: Annotated[
         bool,
-        knob(
-            "DISABLE_AUTO_PROFILE", _SWITCH, "Do not measure a profile that is missing.", acts=False
-        ),
+        knob("DISABLE_AUTO_PROFILE", _SWITCH, "Do not measure a profile that is missing."),
     ] = False
 
     @classmethod

@@ -3,6 +3,7 @@
 Knows no sockets and no models: names and limits only.
 """
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -34,6 +35,9 @@ class ServerConfig(Strict):
         max_context: Most tokens of prompt and answer together; None takes the model's.
         max_nodes: Most nodes a round may send.
         max_depth: Deepest tree a round may send.
+        auto_target_profile: Whether to time the target's forwards when it is loaded, and to tell
+            clients; else each client times them over its link.
+        profile_dir: Folder where that profile is kept; None keeps none.
     """
 
     host: str = DEFAULT_HOST
@@ -54,6 +58,8 @@ class ServerConfig(Strict):
     max_context: int | None = Field(default=None, ge=2)
     max_nodes: int = Field(default=1024, ge=0, le=65_535)
     max_depth: int = Field(default=128, ge=0, le=1024)
+    auto_target_profile: bool = False
+    profile_dir: Path | None = None
 
     @model_validator(mode="after")
     def _eager_needs_a_model(self) -> "ServerConfig":

@@ -166,7 +166,6 @@ class ObjectiveConfig(Block):
             "AUTODRAFT_CS_LIST",
             _COST_SENSITIVITIES,
             "Cost sensitivities `cs` that autodraft runs with: 0 speed first, 1 objective first.",
-            acts=False,
         ),
     ] = (0.0, 0.5, 1.0)
     server_only_autodraft_cs_list: Annotated[
@@ -175,7 +174,6 @@ class ObjectiveConfig(Block):
             "SERVER_ONLY_AUTODRAFT_CS_LIST",
             _COST_SENSITIVITIES,
             "The same for the co-located autodraft.",
-            acts=False,
             same_as="AUTODRAFT_CS_LIST",
         ),
     ] = Field(default_factory=lambda data: data["autodraft_cs_list"])

@@ -9,12 +9,16 @@ from itertools import product
 from typing import Final, NamedTuple
 
 from autodraft.config.methods import (
+    ADAPTIVE,
     CHAIN_D_WHEN_AUTO,
     FIXED_TREE_WHEN_AUTO,
     OPT_TREE_WIDTH_WHEN_AUTO,
     AlgorithmsConfig,
     TreeConfig,
 )
+
+_WIDEST_LEVEL: Final = 64
+"""Frontier nodes beyond which expanding more of them in one level never pays (autodraft)."""
 
 
 class Ceiling(NamedTuple):
@@ -80,10 +84,24 @@ def shapes_of(
         one shape only, else it names what varies: ``_d2``, ``_w8_n32``.
     """
     found = tuple(dict.fromkeys(_SHAPES[method](algorithms, tree)))
-    letters = _telling(found)
+    # Autodraft's width follows from its nodes.
+    letters = [name for name in _telling(found) if name != "width" or method != ADAPTIVE]
     return tuple(
         (shape, "".join(f"_{name[0]}{getattr(shape, name)}" for name in letters)) for shape in found
     )
+
+
+def fixed_within(shape: Shape, tree: TreeConfig) -> tuple[int, int, int]:
+    """Return width, depth and nodes of the first fixed tree, each cut to a limit of a shape.
+
+    Each by itself, because an ablation of autodraft holds only one of them fixed.
+    """
+    lists = (tree.fixed_tree_width, tree.fixed_tree_depth, tree.fixed_tree_nodes)
+    width, depth, nodes = (
+        values[0] if values else usual
+        for values, usual in zip(lists, FIXED_TREE_WHEN_AUTO, strict=True)
+    )
+    return min(width, shape.width), min(depth, shape.depth), min(nodes, shape.nodes)
 
 
 def cuts(methods: Iterable[str], algorithms: AlgorithmsConfig, tree: TreeConfig) -> tuple[Cut, ...]:
@@ -146,7 +164,7 @@ def _opt_trees(_: AlgorithmsConfig, tree: TreeConfig) -> Iterator[Shape]:
 
 
 def _autodraft(_: AlgorithmsConfig, tree: TreeConfig) -> Iterator[Shape]:
-    return (Shape(top.nodes, top.depth, top.nodes).within(top) for top in ceilings(tree))
+    return (Shape(_WIDEST_LEVEL, top.depth, top.nodes).within(top) for top in ceilings(tree))
 
 
 def _lookup(_: AlgorithmsConfig, tree: TreeConfig) -> Iterator[Shape]:

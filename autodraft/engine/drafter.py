@@ -11,17 +11,18 @@ from typing import Final, Protocol
 import numpy as np
 import torch
 
-from autodraft.decoding.retrieval import Retriever
+from autodraft.decoding.retrieval import ROOT, Continuations, Retriever
 from autodraft.models.candidates import top_candidates
 from autodraft.models.kv_cache import KVCache
 from autodraft.models.memory import give_back_memory
 from autodraft.models.runner import ModelRunner
 from autodraft.policy.base import Policy, TreeLimits
 from autodraft.tree.attention import node_positions
-from autodraft.tree.draft_tree import BoolArray, DraftTree, IntArray
+from autodraft.tree.draft_tree import BoolArray, DraftTree, FloatArray, IntArray
 from autodraft.tree.growth import TreeGrowth
 
 _NOT_CACHED: Final = -1
+_NOTHING: Final = np.empty(0)
 
 
 @dataclass(frozen=True)
@@ -30,20 +31,36 @@ class Draft:
 
     Attributes:
         tree: The tree to send.
+        kept: Node of the growth that each node of the tree was, [N + 1].
+        growth: All that was proposed.
         width: Most nodes expanded in one level.
-        drafted_nodes: Nodes proposed, sent or not.
     """
 
     tree: DraftTree
+    kept: IntArray
+    growth: TreeGrowth
     width: int
-    drafted_nodes: int
+
+    @property
+    def drafted_nodes(self) -> int:
+        """Nodes proposed, sent or not."""
+        return self.growth.num_nodes
 
 
 class DraftSource(Protocol):
     """Whatever proposes the trees of one request after another."""
 
-    def start(self, prompt: Sequence[int], max_new_tokens: int, limits: TreeLimits) -> None:
-        """Begin a request."""
+    def start(
+        self, prompt: Sequence[int], max_new_tokens: int, limits: TreeLimits, *, ahead: bool = True
+    ) -> None:
+        """Begin a request.
+
+        Args:
+            prompt: Token ids.
+            max_new_tokens: Most tokens of the answer.
+            limits: Ceilings of its trees.
+            ahead: Whether a round is about to come; else nothing is computed before it does.
+        """
         ...
 
     def draft(
@@ -68,16 +85,26 @@ class DraftSource(Protocol):
         ...
 
 
-def graft_retrieved(
-    growth: TreeGrowth,
-    retriever: Retriever,
-    context: Sequence[int],
-    policy: Policy,
-    max_depth: int,
-) -> None:
-    """Graft what the retriever finds, within the depth of the policy and of the round."""
-    found = retriever.propose(context, min(max_depth, policy.limits.max_depth))
-    growth.graft(found.parents, found.tokens, found.log_probs)
+def retrieve(
+    retriever: Retriever, context: Sequence[int], policy: Policy, max_depth: int
+) -> Continuations:
+    """Return what the retriever finds, within the depth of the policy and of the round."""
+    return retriever.propose(context, min(max_depth, policy.limits.max_depth))
+
+
+def path_log_probs(found: Continuations) -> FloatArray:
+    """Return the log probability of the path to each retrieved node, [M]."""
+    paths: FloatArray = found.log_probs.copy()
+    for node, parent in enumerate(found.parents.tolist()):
+        if parent != ROOT:
+            paths[node] += paths[parent]
+    return paths
+
+
+def cut_tree(growth: TreeGrowth, policy: Policy, node_budget: int, width: int) -> Draft:
+    """Cut out what the policy sends of a grown tree, within the round's budget."""
+    tree, kept = growth.best(min(policy.num_nodes(growth), node_budget))
+    return Draft(tree, kept, growth, width)
 
 
 class _Levels:
@@ -85,7 +112,7 @@ class _Levels:
 
     def __init__(self, root_slot: int, limits: TreeLimits) -> None:
         expanded = limits.width * limits.max_depth
-        nodes = 1 + limits.width + limits.width * expanded  # the root's children, and theirs
+        nodes = 1 + limits.most_children * (1 + expanded)  # the root's children, and theirs
         self._first_slot = root_slot + 1
         self._count = 0
         self._rows: IntArray = np.full(nodes, _NOT_CACHED, dtype=np.int64)  # the root is context
@@ -131,11 +158,13 @@ class Drafter:
         self._tree_slots: IntArray = np.empty(0, dtype=np.int64)
         self._root_slot = 0
 
-    def start(self, prompt: Sequence[int], max_new_tokens: int, limits: TreeLimits) -> None:
-        """Begin a request: allocate its cache and forward the prompt."""
+    def start(
+        self, prompt: Sequence[int], max_new_tokens: int, limits: TreeLimits, *, ahead: bool = True
+    ) -> None:
+        """Begin a request: allocate its cache and, ahead of the first round, forward the prompt."""
         expanded = limits.width * limits.max_depth
         self._cache = self._runner.new_cache(len(prompt) + max_new_tokens + expanded + 1)
-        if len(prompt) <= self._runner.max_context:
+        if ahead and len(prompt) <= self._runner.max_context:
             self._runner.prefill(self._cache, prompt)
         if self._retriever is not None:
             self._retriever.start(prompt)
@@ -156,16 +185,21 @@ class Drafter:
         growth = TreeGrowth(context[-1])
         self._tree_slots = np.empty(0, dtype=np.int64)
         if max_depth < 1 or node_budget < 1:
-            return Draft(growth.best(0)[0], width=0, drafted_nodes=0)
+            policy.begin(len(context), _NOTHING)
+            return cut_tree(growth, policy, 0, width=0)
+        found = None
+        if self._retriever is not None:
+            found = retrieve(self._retriever, context, policy, max_depth)
+        policy.begin(len(context), _NOTHING if found is None else path_log_probs(found))
         # Beyond the draft model's own context there is nothing to draft with but retrieval.
         room = min(max_depth, self._runner.max_context - len(context))
         levels, width = self._grow(growth, context, policy, room) if room >= 1 else (None, 0)
-        if self._retriever is not None:
-            graft_retrieved(growth, self._retriever, context, policy, max_depth)
-        tree, kept = growth.best(min(policy.num_nodes(growth), node_budget))
+        if found is not None:
+            growth.graft(found.parents, found.tokens, found.log_probs)
+        draft = cut_tree(growth, policy, node_budget, width)
         if levels is not None:
-            self._tree_slots = levels.slots(kept)
-        return Draft(tree, width, growth.num_nodes)
+            self._tree_slots = levels.slots(draft.kept)
+        return draft
 
     def commit(self, path: IntArray) -> None:
         """Keep what the cache holds of the accepted path and forget the rest of the tree.
@@ -186,21 +220,28 @@ class Drafter:
 
     def _grow(
         self, growth: TreeGrowth, context: Sequence[int], policy: Policy, max_depth: int
-    ) -> tuple[_Levels, int]:
-        cache, limits = self._active_cache, policy.limits
-        root_logits = self._runner.prefill(cache, context[cache.length :])
-        self._root_slot = cache.length - 1
-        levels = _Levels(self._root_slot, limits)
-        widest = 0
+    ) -> tuple[_Levels | None, int]:
+        levels, widest = None, 0
         while growth.depth < max_depth:
-            nodes = growth.frontier(min(policy.width(growth), limits.width))
+            nodes = growth.frontier(min(policy.width(growth), policy.limits.width))
             if len(nodes) == 0:
                 break
-            logits = root_logits if growth.depth == 0 else self._expand(growth, nodes, levels)
-            columns, log_probs = top_candidates(logits, limits.width, self._excluded)
-            growth.add_level(nodes, self._runner.token_ids(columns), log_probs)
+            if levels is None:  # a policy that drafts nothing pays no forward
+                levels, logits = self._plant(context, policy.limits)
+            else:
+                logits = self._expand(growth, nodes, levels)
+            columns, log_probs = top_candidates(logits, policy.limits.most_children, self._excluded)
+            tokens = self._runner.token_ids(columns)
+            growth.add_level(nodes, tokens, policy.value(growth, nodes, tokens, log_probs))
             widest = max(widest, len(nodes))
         return levels, widest
+
+    def _plant(self, context: Sequence[int], limits: TreeLimits) -> tuple[_Levels, torch.Tensor]:
+        """Catch up with the context; return room for a tree, and the logits behind its root."""
+        cache = self._active_cache
+        logits = self._runner.prefill(cache, context[cache.length :])
+        self._root_slot = cache.length - 1
+        return _Levels(self._root_slot, limits), logits
 
     def _expand(self, growth: TreeGrowth, nodes: IntArray, levels: _Levels) -> torch.Tensor:
         visible = levels.add(nodes, growth.parents[nodes])

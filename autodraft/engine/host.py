@@ -16,12 +16,14 @@ from typing import NamedTuple
 
 from autodraft.config import ServerConfig
 from autodraft.engine.energy import MachineMeter, machine_meter
+from autodraft.engine.profiler import served_table
 from autodraft.engine.refusal import Refusal
 from autodraft.engine.worker import ModelWorker
-from autodraft.errors import ModelLoadError
+from autodraft.errors import ModelLoadError, ProfileError
 from autodraft.meters import Meter
 from autodraft.models.loader import LoadedModel, ModelSource, load_model
 from autodraft.models.tokenizer import require_compatible
+from autodraft.profiling.tables import LatencyTable
 from autodraft.protocol.messages import DraftWish, ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -35,10 +37,12 @@ class Loan(NamedTuple):
     Attributes:
         target: The target model.
         draft: The draft model; None where the client did not want one.
+        latencies: What the target's forwards take; None where the server does not measure.
     """
 
     target: LoadedModel
     draft: LoadedModel | None
+    latencies: LatencyTable | None = None
 
 
 @dataclass
@@ -52,6 +56,7 @@ class _Slot:
         default: What the server's flags say; its name is empty where they name none.
         lazy: Whether a client's wish may be loaded.
         loaded: The model in it.
+        latencies: What its forwards take; None where that is not measured.
     """
 
     role: str
@@ -60,6 +65,7 @@ class _Slot:
     default: ModelSource
     lazy: bool
     loaded: LoadedModel | None = None
+    latencies: LatencyTable | None = None
 
     def wanted(self, model: str | None, quantization: str | None, dtype: str | None) -> ModelSource:
         """Return what a client wants, in full: the flags fill what it leaves open.
@@ -122,6 +128,7 @@ class ModelHost:
     def __init__(
         self, config: ServerConfig, worker: ModelWorker, loader: Loader = load_model
     ) -> None:
+        self._config = config
         self._worker = worker
         self._loader = loader
         self._users = 0
@@ -157,6 +164,7 @@ class ModelHost:
 
         Raises:
             ModelLoadError: If one cannot be loaded, or they do not share a tokenizer.
+            ProfileError: If the target's latency profile is damaged or cannot be written.
         """
         async with self._lock:
             await self._load(self._target, self._target.wanted(None, None, None))
@@ -186,11 +194,11 @@ class ModelHost:
                     wish = self._draft.wanted(draft.model, draft.quantization, draft.dtype)
                     drafting = await self._provide(self._draft, wish)
                     self._require_compatible()
-            except ModelLoadError as error:
+            except (ModelLoadError, ProfileError) as error:
                 raise Refusal(ErrorCode.MODEL_FAILED, str(error)) from error
             await self._ensure_meter()
             self._users += 1
-            return Loan(loaded, drafting)
+            return Loan(loaded, drafting, self._target.latencies)
 
     def release(self) -> None:
         """Give back what ``acquire`` lent."""
@@ -218,12 +226,20 @@ class ModelHost:
 
     async def _load(self, slot: _Slot, source: ModelSource) -> None:
         self.close()  # the devices in use are others now
-        slot.loaded = None  # frees the old model before the new one takes its memory
+        slot.loaded = slot.latencies = None  # frees the old model before the new one's memory
         gc.collect()
         logger.info("loading the %s %s", slot.role, _words(source))
         timed = await self._worker.run(self._loader, source)
-        slot.loaded = timed.value
         logger.info("loaded %s in %.1f s", _describe(timed.value), timed.run_s)
+        if slot is self._target and self._config.auto_target_profile:
+            slot.latencies = await self._profiled(timed.value)
+        slot.loaded = timed.value
+
+    async def _profiled(self, target: LoadedModel) -> LatencyTable:
+        """Return what a target's forwards take, from disk or measured now; nobody uses it yet."""
+        timed = await self._worker.run(served_table, target, self._config)
+        logger.info("profile of the target: ready after %.1f s", timed.run_s)
+        return timed.value
 
     async def _ensure_meter(self) -> None:
         """Choose the meter of the devices in use and measure what they draw idle, once for both."""

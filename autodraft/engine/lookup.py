@@ -6,7 +6,7 @@ Knows neither the target nor the link; what a continuation is worth is the retri
 from collections.abc import Sequence
 
 from autodraft.decoding.retrieval import Retriever
-from autodraft.engine.drafter import Draft, graft_retrieved
+from autodraft.engine.drafter import Draft, cut_tree, path_log_probs, retrieve
 from autodraft.policy.base import Policy, TreeLimits
 from autodraft.tree.draft_tree import IntArray
 from autodraft.tree.growth import TreeGrowth
@@ -19,7 +19,9 @@ class LookupDrafter:
         """Take the retriever, which is this drafter's alone while a request lasts."""
         self._retriever = retriever
 
-    def start(self, prompt: Sequence[int], max_new_tokens: int, limits: TreeLimits) -> None:
+    def start(
+        self, prompt: Sequence[int], max_new_tokens: int, limits: TreeLimits, *, ahead: bool = True
+    ) -> None:
         """Begin a request: index its prompt."""
         self._retriever.start(prompt)
 
@@ -29,9 +31,10 @@ class LookupDrafter:
         """Propose one round's tree behind the committed context, as ``DraftSource`` says."""
         growth = TreeGrowth(context[-1])
         if max_depth >= 1 and node_budget >= 1:
-            graft_retrieved(growth, self._retriever, context, policy, max_depth)
-        tree, _ = growth.best(min(policy.num_nodes(growth), node_budget))
-        return Draft(tree, width=0, drafted_nodes=growth.num_nodes)
+            found = retrieve(self._retriever, context, policy, max_depth)
+            policy.begin(len(context), path_log_probs(found))
+            growth.graft(found.parents, found.tokens, found.log_probs)
+        return cut_tree(growth, policy, node_budget, width=0)
 
     def commit(self, path: IntArray) -> None:
         """Nothing to keep: the next context says what was accepted."""

@@ -6,8 +6,10 @@ from typing import Final
 
 from autodraft.config import MethodSpec
 from autodraft.decoding.retrieval import AcceptanceTable, Retriever
+from autodraft.engine.adaptive import Adaptive
 from autodraft.engine.drafter import Drafter, DraftSource
 from autodraft.engine.lookup import LookupDrafter
+from autodraft.engine.pair import Pair
 from autodraft.engine.rounds import Rounds
 from autodraft.engine.session import Method, Speculative
 from autodraft.engine.streamed import Colocated, ServerOnly
@@ -23,11 +25,13 @@ class DraftSide:
         acceptance: What retrieval has learned so far.
         runner: The draft model; None until a method needs one.
         excluded: Token ids that the draft model has and the target does not.
+        pair: What is known of it and the target; None until a method adapts to it.
     """
 
     acceptance: AcceptanceTable = field(default_factory=AcceptanceTable)
     runner: ModelRunner | None = None
     excluded: Sequence[int] = ()
+    pair: Pair | None = None
 
     def drafter(self, spec: MethodSpec) -> DraftSource:
         """Return the drafter of one request."""
@@ -62,8 +66,16 @@ def _at_server(spec: MethodSpec, side: DraftSide) -> Method:
     return Colocated(spec)
 
 
+def _adaptive(spec: MethodSpec, side: DraftSide) -> Method:
+    assert side.pair is not None, "the pair is profiled before a method that adapts to it"
+    policy = side.pair.policy(spec)
+    rounds = Rounds(policy, side.drafter(spec))
+    return Adaptive(spec.label, rounds, policy, handover=spec.handover)
+
+
 METHODS: Final[dict[str, Callable[[MethodSpec, DraftSide], Method]]] = {
     "server_only": _server_only,
+    "autodraft": _adaptive,
     **dict.fromkeys(POLICIES, _at_user),
     **{f"{name}@server": _at_server for name in POLICIES},
 }

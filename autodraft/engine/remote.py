@@ -3,6 +3,7 @@
 Turns token lists and trees into messages and back. Does not decide what to send.
 """
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -56,10 +57,12 @@ class Step:
     Attributes:
         tokens: New tokens of the answer.
         queue_s: Time waited for the model, on the server's clock.
+        forward_s: Time of the model, on the server's clock.
     """
 
     tokens: list[int]
     queue_s: float
+    forward_s: float
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,7 @@ class RemoteTarget:
         """Wait for the first token of the answer."""
         self._link.receive(msg.Opened)
         reply = self._link.receive(msg.Prefilled)
-        return Step([reply.token], reply.queue_us / US_PER_S)
+        return Step([reply.token], reply.queue_us / US_PER_S, reply.forward_us / US_PER_S)
 
     def verify(self, tree: DraftTree) -> Verdict:
         """Send one round's tree and wait for the verdict."""
@@ -181,7 +184,12 @@ class RemoteTarget:
     def steps(self) -> Iterator[Step]:
         """Yield the stream that ``ask_generate`` asked for."""
         for piece in self._pieces(msg.Tokens):
-            yield Step(unpack_tokens(piece.tokens).tolist(), piece.queue_us / US_PER_S)
+            tokens = unpack_tokens(piece.tokens).tolist()
+            yield Step(tokens, piece.queue_us / US_PER_S, piece.forward_us / US_PER_S)
+
+    def stop_stream(self) -> None:
+        """Ask the server to end the running stream at the next token; what it made still comes."""
+        self._link.send(msg.Stop())
 
     def ask_speculate(self, spec: MethodSpec) -> None:
         """Ask the server to draft and verify by itself; ``rounds`` yields its stream."""
@@ -226,10 +234,16 @@ class RemoteTarget:
             Energy(_joules(closed.gross_mj), _joules(closed.net_mj)),
         )
 
-    def ping(self) -> float:
-        """Return the seconds of one empty round trip."""
+    def ping(self, up: int = 0, down: int = 0) -> float:
+        """Return the seconds of one round trip without the model.
+
+        Args:
+            up: Further bytes that it carries to the server.
+            down: Further bytes that it carries back.
+        """
+        message = msg.Ping(os.urandom(up), down)  # random: a tunnel may compress
         started = time.perf_counter()
-        self._link.request(msg.Ping(), msg.Pong)
+        self._link.request(message, msg.Pong)
         return time.perf_counter() - started
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from autodraft.decoding.stopping import Ending, FinishReason
 from autodraft.engine.drafter import Draft, DraftSource
 from autodraft.meters import Meter
-from autodraft.policy.base import Policy
+from autodraft.policy.base import Outcome, Policy
 from autodraft.records import RoundRecord
 from autodraft.tree.draft_tree import DraftTree
 
@@ -141,22 +141,23 @@ class Rounds:
         """Most nodes the policy ever sends."""
         return self._policy.limits.node_budget
 
-    def start(self, prompt: Sequence[int], max_new_tokens: int) -> float:
-        """Let the drafter take in the prompt; return the seconds that took."""
+    def start(self, prompt: Sequence[int], max_new_tokens: int, *, ahead: bool = True) -> float:
+        """Let the drafter take in the prompt, if a round is about to come; return the seconds."""
         started = time.perf_counter()
-        self._drafter.start(prompt, max_new_tokens, self._policy.limits)
+        self._drafter.start(prompt, max_new_tokens, self._policy.limits, ahead=ahead)
         return time.perf_counter() - started
 
     def decode(self, progress: Progress, target: RoundTarget) -> Iterator[list[int]]:
         """Yield the tokens of one round after another."""
         while progress.finish is None:
-            yield self._round(progress, target)
+            yield self.round(progress, target)[0]
 
     def finish(self) -> None:
         """Free what the drafter held."""
         self._drafter.finish()
 
-    def _round(self, progress: Progress, target: RoundTarget) -> list[int]:
+    def round(self, progress: Progress, target: RoundTarget) -> tuple[list[int], Outcome]:
+        """Run one round of an answer that has not ended; return its tokens and what it took."""
         context_tokens, before = len(progress.context), target.traffic
         started = time.perf_counter()
         # The bonus token takes one of the tokens that are left.
@@ -166,54 +167,55 @@ class Rounds:
         verdict = target.verify(draft.tree)
         verified = time.perf_counter()
         self._drafter.commit(verdict.path)
-        block = progress.commit([*draft.tree.tokens[verdict.path].tolist(), verdict.bonus])
+        truths = [*draft.tree.tokens[verdict.path].tolist(), verdict.bonus]
+        block = progress.commit(truths)
         ended = time.perf_counter()
-        times = _RoundTimes(drafted - started, verified - drafted, ended - started)
         traffic = target.traffic.since(before)
-        self._record(progress, draft, verdict, times, traffic, context_tokens, len(block))
-        return block
+        outcome = Outcome(
+            growth=draft.growth,
+            reached=draft.kept[np.concatenate(([0], verdict.path))],
+            truths=truths,
+            context_tokens=context_tokens,
+            num_nodes=draft.tree.num_nodes,
+            draft_s=drafted - started,
+            wait_s=verified - drafted,
+            queue_s=verdict.queue_s,
+            verify_s=verdict.verify_s,
+            round_s=ended - started,
+            uplink_bytes=traffic.uplink_bytes,
+            downlink_bytes=traffic.downlink_bytes,
+        )
+        self._record(progress, draft, outcome, len(block))
+        self._policy.observe(outcome)
+        return block, outcome
 
-    def _record(
-        self,
-        progress: Progress,
-        draft: Draft,
-        verdict: Verdict,
-        times: "_RoundTimes",
-        traffic: Traffic,
-        context_tokens: int,
-        emitted: int,
-    ) -> None:
-        progress.draft_s = (progress.draft_s or 0.0) + times.draft_s
-        progress.queue_s += verdict.queue_s
-        meters = progress.meters
+    def _record(self, progress: Progress, draft: Draft, outcome: Outcome, emitted: int) -> None:
+        progress.draft_s = (progress.draft_s or 0.0) + outcome.draft_s
+        progress.queue_s += outcome.queue_s
+        meters, expected = progress.meters, self._policy.prediction()
         progress.rounds.append(
             RoundRecord(
                 round=len(progress.rounds) + 1,
-                context_tokens=context_tokens,
+                context_tokens=outcome.context_tokens,
                 width=draft.width,
                 depth=draft.tree.depth,
                 drafted_nodes=draft.drafted_nodes,
-                num_nodes=draft.tree.num_nodes,
-                accepted_length=len(verdict.path),
+                num_nodes=outcome.num_nodes,
+                accepted_length=len(outcome.reached) - 1,
                 emitted_tokens=emitted,
-                draft_s=times.draft_s,
-                wait_s=times.wait_s,
-                queue_s=verdict.queue_s,
-                verify_s=verdict.verify_s,
-                round_s=times.round_s,
-                uplink_bytes=traffic.uplink_bytes,
-                downlink_bytes=traffic.downlink_bytes,
-                draft_j=round_joules(meters.draft, times.draft_s, times.round_s),
-                target_j=round_joules(meters.target, verdict.verify_s, times.round_s),
+                draft_s=outcome.draft_s,
+                wait_s=outcome.wait_s,
+                queue_s=outcome.queue_s,
+                verify_s=outcome.verify_s,
+                round_s=outcome.round_s,
+                uplink_bytes=outcome.uplink_bytes,
+                downlink_bytes=outcome.downlink_bytes,
+                draft_j=round_joules(meters.draft, outcome.draft_s, outcome.round_s),
+                target_j=round_joules(meters.target, outcome.verify_s, outcome.round_s),
+                predicted_s=expected and expected.round_s,
+                predicted_tokens=expected and expected.tokens,
             )
         )
-
-
-@dataclass(frozen=True)
-class _RoundTimes:
-    draft_s: float
-    wait_s: float
-    round_s: float
 
 
 def round_joules(meter: Meter | None, busy_s: float, total_s: float) -> float | None:

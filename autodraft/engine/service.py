@@ -5,6 +5,7 @@ tokens are the door's business, a request is the session's.
 """
 
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from autodraft.models.hardware import device_label
 from autodraft.models.loader import LoadedModel, load_model
 from autodraft.models.memory import settle_large_blocks
 from autodraft.models.tokenizer import unknown_to_target
+from autodraft.profiling.tables import LatencyTable
 from autodraft.protocol import messages as msg
 from autodraft.protocol.codec import DEFAULT_MAX_FRAME_BYTES
 from autodraft.transport.server import Door, Sender
@@ -97,18 +99,19 @@ class Conversation:
                 f"The client expects the server {hello.server_name!r}, this one is "
                 f"{self._config.server_name!r}. Correct SERVER_NAME, or --server-name.",
             )
-        target, draft = self._models = await self._host.acquire(
+        loan = self._models = await self._host.acquire(
             hello.model, hello.quantization, hello.dtype, hello.draft
         )
+        target, draft = loan.target, loan.draft
         if draft is not None:
             identities = target.tokenizer.identity, draft.tokenizer.identity
             rows = target.runner.vocab_size, draft.runner.vocab_size
             self._side.runner = draft.runner
             self._side.excluded = unknown_to_target(*identities, *rows)
-        await self._send(self._welcome(target, draft))
+        await self._send(self._welcome(loan))
 
-    def _welcome(self, model: LoadedModel, draft: LoadedModel | None) -> msg.Welcome:
-        meter = self._host.meter
+    def _welcome(self, loan: Loan) -> msg.Welcome:
+        model, draft, meter = loan.target, loan.draft, self._host.meter
         return msg.Welcome(
             version=msg.PROTOCOL_VERSION,
             software=__version__,
@@ -128,6 +131,9 @@ class Conversation:
             max_frame_bytes=DEFAULT_MAX_FRAME_BYTES,
             energy_method=meter.method if meter else "modelled",
             draft=None if draft is None else _draft_info(draft),
+            profile=model.profile_key,
+            latencies=None if loan.latencies is None else _latencies(loan.latencies),
+            row_padding=model.runner.padding,
         )
 
     def _max_context(self, model: LoadedModel) -> int:
@@ -166,8 +172,15 @@ class Conversation:
         await self._opened().close()
         self._session = None
 
-    async def _ping(self, _: msg.Ping) -> None:
-        await self._send(msg.Pong())
+    async def _ping(self, ping: msg.Ping) -> None:
+        most = msg.MAX_PING_BYTES
+        if len(ping.payload) > most or not 0 <= ping.reply_bytes <= most:
+            raise Refusal(
+                msg.ErrorCode.LIMIT,
+                f"A ping with {len(ping.payload)} bytes that asks for {ping.reply_bytes}; this "
+                f"server takes 0 to {most} of both.",
+            )
+        await self._send(msg.Pong(os.urandom(ping.reply_bytes)))  # random: a tunnel may compress
 
 
 def _device(model: LoadedModel) -> str:
@@ -182,6 +195,15 @@ def _draft_info(draft: LoadedModel) -> msg.DraftInfo:
         dtype=draft.runner.dtype,
         device=_device(draft),
         profile=draft.profile_key,
+    )
+
+
+def _latencies(table: LatencyTable) -> msg.Latencies:
+    return msg.Latencies(
+        table.rows.tolist(),
+        table.contexts.tolist(),
+        table.seconds.tolist(),
+        table.padding.tolist(),
     )
 
 
@@ -202,6 +224,7 @@ class TargetService:
         Raises:
             ConnectError: If the address cannot be bound.
             ModelLoadError: If an eager model cannot be loaded.
+            ProfileError: If its latency profile is damaged or cannot be written.
         """
         settle_large_blocks()
         if not self._config.lazy_load:

@@ -7,6 +7,7 @@ does until the answer ends, then the bill.
 import math
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from autodraft.decoding.stopping import Decode, Ending, StopRules
@@ -18,6 +19,18 @@ from autodraft.records import RequestRecord, RoundRecord
 
 _NO_PART: Final = Energy(0.0, 0.0)
 _UNKNOWN: Final = Energy(None, None)
+
+
+@dataclass(frozen=True)
+class MethodReport:
+    """What only some methods know of a request; fields as in ``RequestRecord``."""
+
+    handed_over_tokens: int | None = None
+    draft_reliability: list[tuple[int, float, int]] | None = None
+    reliability: list[tuple[int, float, int]] | None = None
+
+
+NO_REPORT: Final = MethodReport()
 
 
 class Method(Protocol):
@@ -57,6 +70,10 @@ class Method(Protocol):
         """Free what the request held."""
         ...
 
+    def report(self) -> MethodReport:
+        """Return what the method alone knows, when the answer has ended."""
+        ...
+
 
 class Speculative:
     """Drafting at the user, verifying over the link."""
@@ -84,6 +101,10 @@ class Speculative:
     def finish(self) -> None:
         """Free what the drafter held."""
         self._rounds.finish()
+
+    def report(self) -> MethodReport:
+        """Nothing that the rounds do not say."""
+        return NO_REPORT
 
 
 class Request:
@@ -164,6 +185,8 @@ class Request:
         traffic = self._target.traffic.since(clock.traffic)
         later_tokens = len(progress.output) - 1
         draft = clock.energy
+        report = self._method.report()
+        alone = report.handed_over_tokens or 0  # each is a step of its own, like server-only's
         target, target_method = _target_energy(bill, meters.target, self._target.welcome)
         return RequestRecord(
             method=self._method.label,
@@ -172,7 +195,7 @@ class Request:
             finish_reason=progress.finish or "length",
             ttft_s=clock.ttft_s,
             total_s=clock.total_s,
-            rounds=len(rounds) if self._method.speculates else later_tokens,
+            rounds=len(rounds) + alone if self._method.speculates else later_tokens,
             round_tokens=later_tokens,
             drafted_nodes=sum(round_.drafted_nodes for round_ in rounds),
             sent_nodes=sum(round_.num_nodes for round_ in rounds),
@@ -192,6 +215,7 @@ class Request:
             draft_energy_method=meters.draft.method if meters.draft else None,
             target_energy_method=target_method,
             output_ids=list(progress.output),
+            **vars(report),
         )
 
 

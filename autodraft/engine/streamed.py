@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from autodraft.config import MethodSpec
 from autodraft.engine.remote import RemoteTarget, ServerRound
 from autodraft.engine.rounds import Progress, Traffic, round_joules
+from autodraft.engine.session import NO_REPORT, MethodReport
 from autodraft.records import RoundRecord
 
 
@@ -34,6 +35,10 @@ class ServerOnly:
 
     def finish(self) -> None:
         """Nothing is held."""
+
+    def report(self) -> MethodReport:
+        """Nothing that the stream does not say."""
+        return NO_REPORT
 
 
 class Colocated:
@@ -65,6 +70,10 @@ class Colocated:
 
     def finish(self) -> None:
         """Nothing is held."""
+
+    def report(self) -> MethodReport:
+        """Nothing that the stream does not say."""
+        return NO_REPORT
 
 
 def _record(

@@ -12,10 +12,15 @@ import msgspec
 
 from autodraft import __version__
 from autodraft.config import ExperimentConfig, MethodSpec, NetworkSetting
+from autodraft.cost import Powers
+from autodraft.engine.drafter import Drafter
 from autodraft.engine.energy import MachineMeter, machine_meter
 from autodraft.engine.methods import DraftSide
+from autodraft.engine.pair import Pair, Tables, money_of
+from autodraft.engine.profiler import draft_table, measure_link, target_key, target_table
 from autodraft.engine.remote import RemoteTarget, TargetWish
 from autodraft.engine.rounds import Meters
+from autodraft.engine.survey import MeasuredPowers, Survey, stored_survey, survey
 from autodraft.errors import TokenizerMismatch
 from autodraft.meters import ModelledMeter
 from autodraft.models.hardware import device_label, torch_threads
@@ -26,8 +31,11 @@ from autodraft.models.tokenizer import (
     require_compatible,
     unknown_to_target,
 )
+from autodraft.profiling.link import LinkEstimate
+from autodraft.profiling.prompts import PROMPTS
+from autodraft.profiling.store import FOLDER
 from autodraft.protocol.messages import DraftWish, Welcome
-from autodraft.settings import client_token
+from autodraft.settings import client_token, data_dir
 from autodraft.transport.client import Link
 from autodraft.transport.shaping import LinkShape
 
@@ -54,6 +62,7 @@ class UserSide:
         self._draft: LoadedModel | None = None
         self._tokenizer: Tokenizer | None = None
         self._meter: MachineMeter | None = None
+        self._pairs: dict[str, Pair] = {}
 
     def connect(self) -> RemoteTarget:
         """Load what is not loaded yet, connect and shake hands, where that is not done.
@@ -91,9 +100,27 @@ class UserSide:
             self._drafts_there = True
             self.disconnect()
         target = self.connect()
-        if spec.needs_draft_model and spec.placement == "user" and self.side.runner is None:
-            self._load_draft(target.welcome)
+        if spec.needs_draft_model and spec.placement == "user":
+            if self.side.runner is None:
+                self._load_draft(target.welcome)
+            if spec.cs is not None and self.side.pair is None:
+                self.side.pair = self._paired(target, self._config.tree.force_profile_refresh)
         return target
+
+    def profile(self, *, refresh: bool = False) -> Pair:
+        """Connect, and find out about the pair what is not known, or all of it again.
+
+        Raises:
+            ProfileError: If it cannot be found out or kept.
+            LinkError: If the link or the server fails.
+        """
+        target = self.connect()
+        if self.side.runner is None:
+            self._load_draft(target.welcome)
+        if refresh or self.side.pair is None:
+            self._pairs.clear()
+            self.side.pair = self._paired(target, refresh)
+        return self.side.pair
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -130,6 +157,7 @@ class UserSide:
             "target": {name: value for name, value in target.items() if name not in _NOT_DESCRIBED},
             "draft": draft and _described(draft, runtime.draft_device_name),
             "tokenizer": self.tokenizer.name,
+            "normalisers": self._normalisers(),
             "draft_energy": {
                 "method": self._meter.meter.method,
                 "reason": self._meter.reason,
@@ -144,8 +172,17 @@ class UserSide:
             },
         }
 
+    def _normalisers(self) -> dict[str, dict[str, float]] | None:
+        """Return τ and κ of each objective; None as long as no method needed them."""
+        pair = self.side.pair
+        if pair is None:
+            return None
+        names = self._config.objective.objective_metrics
+        return {name: pair.normalisers(name)._asdict() for name in names}
+
     def disconnect(self) -> None:
         """Close the link, where there is one."""
+        self.side.pair = None  # its link was this one
         target, self._target = self._target, None
         if target is not None:
             target.close()
@@ -202,6 +239,55 @@ class UserSide:
         rows = (welcome.vocab_size, self._draft.runner.vocab_size)
         self.side.excluded = unknown_to_target(theirs, ours, *rows)
         self.side.runner = self._draft.runner
+
+    def _paired(self, target: RemoteTarget, refresh: bool) -> Pair:
+        """Return the pair over the present link; what it has learned is kept from link to link."""
+        assert self._draft is not None
+        link = measure_link(target)
+        key = f"{self._draft.profile_key} + {target_key(target.welcome)}"
+        if key not in self._pairs:
+            self._pairs[key] = self._found_out(target, link, key, refresh)
+        pair = self._pairs[key]
+        pair.relink(link)
+        return pair
+
+    def _found_out(self, target: RemoteTarget, link: LinkEstimate, key: str, refresh: bool) -> Pair:
+        assert self._draft is not None
+        tree, folder = self._config.tree, data_dir() / FOLDER
+        how = {"refresh": refresh, "allowed": not tree.disable_auto_profile}
+        widths, calls = tree.draft_profile_width_list, tree.draft_profile_model_calls_per_count
+        draft = draft_table(self._draft, folder, widths, calls, **how)
+        nodes, calls = tree.target_profile_node_list, tree.target_profile_model_calls_per_count
+        tables = Tables(draft, target_table(target, folder, nodes, calls, **how))
+        found = stored_survey(folder, key, lambda: self._survey(target), **how)
+        money = money_of(self._config.objective, self._powers(target, found.powers))
+        return Pair(tables, found, link, money, fixed=tree.disable_online_profile_update)
+
+    def _survey(self, target: RemoteTarget) -> Survey:
+        assert self._draft is not None
+        meters = self.meters()
+        assert self._meter is not None
+        prompts = (
+            self.tokenizer.encode_chat([{"role": "user", "content": text}]) for text in PROMPTS
+        )
+        drafter = Drafter(self._draft.runner, self.side.excluded)
+        return survey(target, drafter, prompts, meters, self._meter.idle_watts)
+
+    def _powers(self, target: RemoteTarget, measured: MeasuredPowers) -> Powers:
+        """Return what the machines draw: by their counters, else by the configuration."""
+        objective, meters = self._config.objective, self.meters()
+        assert self._meter is not None
+        modelled = ModelledMeter(objective.draft_watts, objective.draft_idle_watts)
+        here = meters.draft is not None and meters.draft.method != modelled.method
+        there = target.welcome.energy_method != modelled.method
+        return Powers(
+            draft_watts=measured.draft_watts if here else objective.draft_watts,
+            draft_idle_watts=self._meter.idle_watts if here else objective.draft_idle_watts,
+            target_watts=measured.target_watts if there else objective.target_watts,
+            target_idle_watts=(
+                measured.target_idle_watts if there else objective.target_idle_watts
+            ),
+        )
 
     def _forget_meter(self) -> None:
         chosen, self._meter = self._meter, None

@@ -14,8 +14,10 @@ from typing import Any, Final
 import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import __version__ as transformers_version
 from transformers.utils import logging as transformers_logging
 
+from autodraft import __version__
 from autodraft.errors import ModelLoadError
 from autodraft.models.embedded import is_embedded, resolve_embedded, weights_checksum
 from autodraft.models.exclusive import LOADING
@@ -91,9 +93,12 @@ class LoadedModel:
     def profile_key(self) -> str:
         """What the speed of this model depends on, in words: the key of its latency profile."""
         runner, source = self.runner, self.source
+        compiled = ", compiled" if source.compile else ""
         return (
             f"{device_label(runner.device)}, {torch_threads()} threads: {source.name} "
-            f"{self.revision[:16] or 'unknown'}, {runner.dtype}, quantisation {source.quantization}"
+            f"{self.revision[:16] or 'unknown'}, {runner.dtype}, quantisation "
+            f"{source.quantization}{compiled}; torch {torch.__version__}, transformers "
+            f"{transformers_version}, autodraft {__version__}"
         )
 
 

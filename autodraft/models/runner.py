@@ -22,7 +22,7 @@ from autodraft.models.masks import TreeMasks
 from autodraft.models.memory import MappedFile
 from autodraft.models.output_head import cut_output_head
 from autodraft.models.probe import forward_once, observe_layout, require_tree_attention
-from autodraft.models.rows import MOST_ADDED, padded_rows, padded_slots, padded_view
+from autodraft.models.rows import MOST_ADDED, SIZES, padded_rows, padded_slots, padded_view
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -98,6 +98,11 @@ class ModelRunner:
     def dtype(self) -> str:
         """Floating-point type of the weights, for example ``bfloat16``."""
         return str(self._dtype).removeprefix("torch.")
+
+    @property
+    def padding(self) -> tuple[int, ...]:
+        """Numbers of rows that it pads others to, rising; empty where it pads none."""
+        return SIZES if self._pads or self._compiled is not None else ()
 
     def columns_of(self, token_ids: Sequence[int]) -> torch.Tensor:
         """Return the columns of the logits that stand for token ids; unsaid ones have none."""

@@ -4,11 +4,11 @@ Every round expands the same number of frontier nodes to the same depth and send
 what grew (dynamic positions inside fixed limits, as in EAGLE-2, Li et al. 2024, arXiv 2406.16858).
 """
 
-from autodraft.policy.base import TreeLimits
+from autodraft.policy.base import StaticPolicy, TreeLimits
 from autodraft.tree.growth import TreeGrowth
 
 
-class FixedTreePolicy:
+class FixedTreePolicy(StaticPolicy):
     """Expand ``width`` nodes on each of ``max_depth`` levels, send the ``node_budget`` best."""
 
     def __init__(self, limits: TreeLimits) -> None:

@@ -6,14 +6,14 @@ from typing import Final
 
 import numpy as np
 
-from autodraft.policy.base import TreeLimits
+from autodraft.policy.base import StaticPolicy, TreeLimits
 from autodraft.tree.growth import TreeGrowth
 
 MIN_PROBABILITY: Final = 0.1
 """Least probability of a path that is worth a node of verification."""
 
 
-class LookupPolicy:
+class LookupPolicy(StaticPolicy):
     """Let no draft model grow anything; send the nodes that are likely enough."""
 
     def __init__(self, limits: TreeLimits) -> None:

@@ -7,14 +7,14 @@ threshold. The paper finds thresholds between the ratio of draft and target step
 
 from typing import Final
 
-from autodraft.policy.base import TreeLimits
+from autodraft.policy.base import StaticPolicy, TreeLimits
 from autodraft.tree.growth import TreeGrowth
 
 MIN_GAIN: Final = 0.2
 """Expected tokens that another level must have added for the growth to go on."""
 
 
-class OptTreePolicy:
+class OptTreePolicy(StaticPolicy):
     """Grow level by level while the expectation rises, send the ``node_budget`` best nodes."""
 
     def __init__(self, limits: TreeLimits, min_gain: float = MIN_GAIN) -> None:

@@ -20,8 +20,9 @@ LARGEST_FACTOR: Final = 20.0
 """No observation counts as more than so many times slower or faster than measured."""
 _STEP: Final = 0.1
 """Share of a new observation in what is known of one size."""
-_LARGEST_STEP: Final = 0.2
-"""No observation moves what is known of one size by more than this, as a logarithm."""
+_LARGEST_STEP: Final = 0.05
+"""No observation moves what is known of one size by more than this, as a logarithm: an outlier
+hardly shows, and a lasting change is the factor's to follow."""
 
 
 class Factor:

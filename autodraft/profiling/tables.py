@@ -68,24 +68,36 @@ class LatencyTable:
 
     def computed(self, rows: IntArray) -> IntArray:
         """Return the rows that the model computes for rows that it is given, [N]."""
-        if not len(self.padding):
-            return rows
-        places = self.padding.searchsorted(rows)
-        largest = self.padding[-1]
-        beyond = -(-rows // largest) * largest
-        fitting = self.padding[np.minimum(places, len(self.padding) - 1)]
-        return np.where(places < len(self.padding), fitting, beyond)
+        return padded(rows, self.padding)
 
     def _behind(self, context: int) -> FloatArray:
         """Return the times of all sizes behind one context, [R]; none falls below its least."""
         if len(self.contexts) == 1:
-            return self.seconds[0]
+            only: FloatArray = self.seconds[0]
+            return only
         last = len(self.contexts) - 1
-        upper = int(min(max(self.contexts.searchsorted(context), 1), last))
-        low, high = self.contexts[upper - 1], self.contexts[upper]
+        upper = min(max(int(np.searchsorted(self.contexts, context)), 1), last)
+        low, high = int(self.contexts[upper - 1]), int(self.contexts[upper])
         share = (max(context, int(self.contexts[0])) - low) / (high - low)
         lower, higher = self.seconds[upper - 1], self.seconds[upper]
-        return np.maximum(lower + share * (higher - lower), np.minimum(lower, higher))
+        times: FloatArray = np.maximum(lower + share * (higher - lower), np.minimum(lower, higher))
+        return times
+
+
+def padded(rows: IntArray, padding: IntArray) -> IntArray:
+    """Return the rows that a model computes for rows that it is given, [N].
+
+    Args:
+        rows: Rows given, [N].
+        padding: Numbers of rows that others are padded to, rising; beyond the last one its
+            multiples. Empty where a model computes just what it is given.
+    """
+    if not len(padding):
+        return rows
+    places = padding.searchsorted(rows)
+    largest = padding[-1]
+    fitting = padding[np.minimum(places, len(padding) - 1)]
+    return np.where(places < len(padding), fitting, -(-rows // largest) * largest)
 
 
 def _interpolate(wanted: IntArray, sizes: IntArray, times: FloatArray) -> FloatArray:

@@ -12,10 +12,13 @@ from typing import Final
 
 import msgspec
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 MAX_STOP_STRINGS: Final = 16
 MAX_STOP_LENGTH: Final = 256
 """Most stop strings of a session, and most characters of each."""
+
+MAX_PING_BYTES: Final = 262_144
+"""Most bytes that a ping carries, and most that it asks for."""
 
 
 def stop_strings_fit(stop: Sequence[str]) -> bool:
@@ -74,7 +77,7 @@ class DraftInfo(_Message, frozen=True):
         dtype: Floating-point type of its weights.
         device: Device it runs on, in words.
         profile: Key of its latency profile: hardware, threads, model, revision, dtype,
-            quantisation.
+            quantisation, library versions.
     """
 
     model: str
@@ -83,6 +86,22 @@ class DraftInfo(_Message, frozen=True):
     dtype: str
     device: str
     profile: str
+
+
+class Latencies(_Message, frozen=True):
+    """What the server measured of its target.
+
+    Attributes:
+        rows: Rows of the forwards that were timed, the root's included, rising.
+        contexts: Tokens of context behind which they were timed, rising.
+        seconds: The times, for each context one for each number of rows.
+        padding: Numbers of rows that other numbers are padded to, rising; empty without padding.
+    """
+
+    rows: list[int]
+    contexts: list[int]
+    seconds: list[list[float]]
+    padding: list[int]
 
 
 class Hello(_Message, frozen=True, tag=1):
@@ -160,7 +179,15 @@ class Close(_Message, frozen=True, tag=7):
 
 
 class Ping(_Message, frozen=True, tag=8):
-    """Ask for a ``Pong``: measures the link without the model."""
+    """Ask for a ``Pong``: measures the link without the model.
+
+    Attributes:
+        payload: Bytes that only take up the uplink.
+        reply_bytes: Bytes that the answer is to carry.
+    """
+
+    payload: bytes = b""
+    reply_bytes: int = 0
 
 
 class Speculate(_Message, frozen=True, tag=9):
@@ -206,6 +233,10 @@ class Welcome(_Message, frozen=True, tag=20):
         energy_method: How the server finds its joules; ``modelled`` where it has no counter, and
             then ``Closed`` has none.
         draft: The draft model it drafts with for this client; None without one.
+        profile: Key of the target's latency profile, as in ``DraftInfo``.
+        latencies: What it measured of the target; None where it did not.
+        row_padding: Numbers of rows that the target's forwards are padded to, rising; empty without
+            padding.
     """
 
     version: int
@@ -226,6 +257,9 @@ class Welcome(_Message, frozen=True, tag=20):
     max_frame_bytes: int
     energy_method: str
     draft: DraftInfo | None = None
+    profile: str = ""
+    latencies: Latencies | None = None
+    row_padding: tuple[int, ...] = ()
 
 
 class Opened(_Message, frozen=True, tag=21):
@@ -309,7 +343,13 @@ class Closed(_Message, frozen=True, tag=25):
 
 
 class Pong(_Message, frozen=True, tag=26):
-    """Answer to ``Ping``."""
+    """Answer to ``Ping``.
+
+    Attributes:
+        payload: Bytes that only take up the downlink, as many as were asked for.
+    """
+
+    payload: bytes = b""
 
 
 class Error(_Message, frozen=True, tag=27):

@@ -232,6 +232,12 @@ def _costs(records: _Question, prices: Prices, billing: str) -> Columns:
     }
 
 
+def _handed_over(records: _Question) -> Columns:
+    handed_over = [record.handed_over_tokens for record in records]
+    tokens = _tokens(records)
+    return {"handed_over_share": per_token(_known_sum(handed_over), tokens)}
+
+
 def figures_of(own: Records, reference: Records, prices: Prices, billing: str) -> Columns:
     """Compute every figure of a row.
 
@@ -253,6 +259,7 @@ def figures_of(own: Records, reference: Records, prices: Prices, billing: str) -
     return {
         **_headlines(questions, prices, billing),
         **_comparisons(own, reference, prices, billing),
+        **_handed_over(records),
         **_delays(records),
         **_costs(records, prices, billing),
     }

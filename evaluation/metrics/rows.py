@@ -29,6 +29,18 @@ class Conditions(NamedTuple):
         return [self.bench, *shaped, *([f"seed {self.seed}"] if several_seeds else [])]
 
 
+class CurvePoint(NamedTuple):
+    """Where a method lies on a trade-off curve.
+
+    Attributes:
+        curve: Name of the curve, which methods that differ in their cost sensitivity alone share.
+        cs: The cost sensitivity that the method minimises for, 0 … 1.
+    """
+
+    curve: str
+    cs: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Row:
     """What every row begins with."""
@@ -89,6 +101,7 @@ class SummaryRow(_Row):
     calls_saved_ci_high: float | None
     calls_saved_mean_of_questions: float | None
     identical_share: float | None
+    handed_over_share: float | None
     target_busy_usd_per_1m: float | None
     target_held_usd_per_1m: float | None
     draft_usd_per_1m: float | None
@@ -150,7 +163,8 @@ class TradeoffRow(_Row):
         unit: ``usd_per_1m_tokens`` or ``j_per_token``.
         billing: ``busy`` or ``held``; plays no part for joules.
         energy_method: How joules on the second axis were found; ``None`` for dollars.
-        cs: The cost sensitivity that ``score`` is taken at.
+        curve: The trade-off curve that it is a point of; ``None`` for methods that do not adapt.
+        cs: The cost sensitivity that ``score`` is taken at: the method's own, where it adapts.
         score: Time and objective units in one figure; 1 for ``server_only``, lower is better.
     """
 
@@ -165,6 +179,7 @@ class TradeoffRow(_Row):
     unit: str
     billing: str
     energy_method: str | None
+    curve: str | None
     cs: float
     score: float | None
 

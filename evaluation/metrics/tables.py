@@ -5,7 +5,8 @@ counts. But for that the order of the lines plays no part: where the caller name
 rows, the same lines give the same tables. This module knows no formula of a figure.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from autodraft.config import NetworkSetting
@@ -21,7 +22,7 @@ from evaluation.metrics.figures import (
     figures_of,
     question_rank,
 )
-from evaluation.metrics.rows import CategoryRow, Conditions, SummaryRow, TradeoffRow
+from evaluation.metrics.rows import CategoryRow, Conditions, CurvePoint, SummaryRow, TradeoffRow
 
 Order: TypeAlias = Sequence[tuple[str, str, str]]
 """Benchmark, label of the network setting, label of the method, of the rows in their order."""
@@ -79,7 +80,7 @@ def _group_of(case: Case) -> _Group:
     return _Group(Conditions(case.bench, network, case.seed), case.method)
 
 
-def _latest(lines: Iterable[RequestLine]) -> list[RequestLine]:
+def latest(lines: Iterable[RequestLine]) -> list[RequestLine]:
     """Return the last line of each case: a request asked again has the lines of both attempts."""
     return list({line.case: line for line in lines}.values())
 
@@ -171,8 +172,8 @@ def summarise(
     Raises:
         ConfigError: If ``billing`` is neither of the two.
     """
-    latest = _latest(lines)
-    return _rows(latest, prices, billing, _Ranks(_complete(order, latest)))
+    current = latest(lines)
+    return _rows(current, prices, billing, _Ranks(_complete(order, current)))
 
 
 def summarise_categories(
@@ -193,10 +194,10 @@ def summarise_categories(
     Raises:
         ConfigError: If ``billing`` is neither of the two.
     """
-    latest = _latest(lines)
-    ranks = _Ranks(_complete(order, latest))
+    current = latest(lines)
+    ranks = _Ranks(_complete(order, current))
     parts: dict[_Part, list[RequestLine]] = {}
-    for line in latest:
+    for line in current:
         for part in _parts_of(line.case):
             parts.setdefault(part, []).append(line)
 
@@ -238,13 +239,20 @@ def _score(row: SummaryRow, reference: SummaryRow | None, column: str, cs: float
     return (1 - cs) * time / usual_time + cs * units / usual_units
 
 
-def tradeoff(rows: Sequence[SummaryRow], objectives: Sequence[str], cs: float) -> list[TradeoffRow]:
+def tradeoff(
+    rows: Sequence[SummaryRow],
+    objectives: Sequence[str],
+    cs: float,
+    curves: Mapping[str, CurvePoint] = MappingProxyType({}),
+) -> list[TradeoffRow]:
     """Return the points of the trade-off plots: throughput against each objective.
 
     Args:
         rows: The table of the run.
         objectives: The objectives, in their order.
         cs: The cost sensitivity that fixed methods are scored at, 0 … 1.
+        curves: By the label of each method that adapts: its curve, and the cost sensitivity that
+            it is scored at.
 
     Returns:
         One row per benchmark, network setting, seed, objective and method.
@@ -254,14 +262,21 @@ def tradeoff(rows: Sequence[SummaryRow], objectives: Sequence[str], cs: float) -
         same.setdefault(row.conditions, []).append(row)
     references = {row.conditions: row for row in rows if row.method == REFERENCE_METHOD}
     return [
-        _point(row, references.get(conditions), objective, cs)
+        _point(
+            row,
+            references.get(conditions),
+            objective,
+            curves.get(row.method) or CurvePoint("", cs),
+        )
         for conditions, members in same.items()
         for objective in objectives
         for row in members
     ]
 
 
-def _point(row: SummaryRow, reference: SummaryRow | None, objective: str, cs: float) -> TradeoffRow:
+def _point(
+    row: SummaryRow, reference: SummaryRow | None, objective: str, place: CurvePoint
+) -> TradeoffRow:
     column = OBJECTIVE_COLUMN[objective]
     how = _ENERGY_METHOD.get(objective)
     return TradeoffRow(
@@ -282,6 +297,7 @@ def _point(row: SummaryRow, reference: SummaryRow | None, objective: str, cs: fl
         unit=_VALUE_UNIT[OBJECTIVE_UNITS[objective]],
         billing=row.billing,
         energy_method=None if how is None else getattr(row, how),
-        cs=cs,
-        score=_score(row, reference, column, cs),
+        curve=place.curve or None,
+        cs=place.cs,
+        score=_score(row, reference, column, place.cs),
     )

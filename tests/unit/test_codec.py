@@ -42,6 +42,7 @@ CLIENT_MESSAGES: list[msg.ClientMessage] = [
     msg.Stop(),
     msg.Close(),
     msg.Ping(),
+    msg.Ping(b"\x00\xff", 65_536),
 ]
 SERVER_MESSAGES: list[msg.ServerMessage] = [
     msg.Welcome(
@@ -63,6 +64,9 @@ SERVER_MESSAGES: list[msg.ServerMessage] = [
         max_frame_bytes=2**20,
         energy_method="nvml",
         draft=msg.DraftInfo("a/draft", "abc", "none", "bfloat16", "cpu", "a CPU, 2 threads"),
+        profile="a GPU, 2 threads",
+        latencies=msg.Latencies([1, 8], [128, 768], [[0.5, 0.25], [1.0, 2.0]], [1, 8]),
+        row_padding=(1, 8),
     ),
     msg.Opened("abcdef012345"),
     msg.Prefilled(151_645, 0, 123_456),
@@ -74,6 +78,7 @@ SERVER_MESSAGES: list[msg.ServerMessage] = [
     msg.Closed(17, 1_000_000, 2_000_000, 0),
     msg.Closed(17, 1_000_000, 2_000_000, 500_000, 12_345, 6_789),
     msg.Pong(),
+    msg.Pong(b"\x00\xff"),
     msg.Error(msg.ErrorCode.CONTEXT_LENGTH, "A prompt of 9 tokens; this server takes 1 to 8."),
 ]
 FRAMES = [encode(message) for message in [*CLIENT_MESSAGES, *SERVER_MESSAGES]]

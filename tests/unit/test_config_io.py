@@ -277,17 +277,16 @@ def test_a_tag_that_does_not_act_yet_is_named_and_defaults_are_named_on_one_line
     text = as_yaml(
         [
             MODELS,
-            ("objective", [("AUTODRAFT_CS_LIST", "0"), ("SERVER_ONLY_AUTODRAFT_CS_LIST", "0")]),
+            ("algorithms", [("ENABLE_PROACTIVE", "0"), ("EXACT", "auto")]),
             ("network", [("RTT_MS", "0"), ("UPLINK_MBPS", "unlimited")]),
             ("sampling", [("SEED", "5"), ("TOP_K", "0")]),
             ("run", [("REPEATS", "1")]),
         ]
     )
     assert load(text).warnings == (
-        "c.yaml:6: AUTODRAFT_CS_LIST is checked but does not act yet in this version.",
+        "c.yaml:6: ENABLE_PROACTIVE is checked but does not act yet in this version.",
         "c.yaml:12: SEED is checked but does not act yet in this version.",
-        "c.yaml: SERVER_ONLY_AUTODRAFT_CS_LIST, TOP_K are checked but do not act yet in this "
-        "version (at the default).",
+        "c.yaml: EXACT, TOP_K are checked but do not act yet in this version (at the default).",
     )
 
 

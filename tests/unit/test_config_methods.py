@@ -14,6 +14,7 @@ from autodraft.config import (
     MethodSpec,
     ModelsConfig,
     NetworkConfig,
+    ObjectiveConfig,
     SamplingConfig,
     TreeConfig,
 )
@@ -27,9 +28,12 @@ def experiment(**blocks: Any) -> ExperimentConfig:
     return ExperimentConfig(**{"models": MODELS, **blocks})
 
 
-def with_methods(*names: str, tree: TreeConfig | None = None, **details: Any) -> ExperimentConfig:
+def with_methods(
+    *names: str, tree: TreeConfig | None = None, cs: tuple[float, ...] = (0, 0.5, 1), **details: Any
+) -> ExperimentConfig:
     algorithms = AlgorithmsConfig(method_names=names, **details)
-    return experiment(algorithms=algorithms, tree=tree or TreeConfig())
+    objective = ObjectiveConfig(autodraft_cs_list=cs)
+    return experiment(algorithms=algorithms, objective=objective, tree=tree or TreeConfig())
 
 
 def limits(config: ExperimentConfig) -> list[tuple[str, int, int, int]]:
@@ -37,14 +41,19 @@ def limits(config: ExperimentConfig) -> list[tuple[str, int, int, int]]:
 
 
 def test_autodraft_is_the_method_by_default() -> None:
-    assert limits(experiment()) == [("autodraft", 150, 15, 150)]
+    assert limits(experiment()) == [
+        ("autodraft_cs0", 64, 15, 150),
+        ("autodraft_cs0.5", 64, 15, 150),
+        ("autodraft_cs1", 64, 15, 150),
+    ]
 
 
 def test_switches_choose_methods_in_the_order_of_the_tables() -> None:
     switches = {name: True for name in AlgorithmsConfig.model_fields if name.startswith("enable_")}
     for other in ("enable_proactive", "enable_handover"):
         del switches[other]
-    config = experiment(algorithms=AlgorithmsConfig(**switches))
+    one = ObjectiveConfig(autodraft_cs_list=(0.5,))
+    config = experiment(algorithms=AlgorithmsConfig(**switches), objective=one)
     assert [m.label for m in config.methods()] == [
         "server_only",
         "chain",
@@ -78,7 +87,7 @@ def test_each_method_has_its_own_limits() -> None:
         opt_tree_width=8,
     )
     names = ("server_only", "chain", "fixed_tree", "opt_tree", "autodraft", "lookup")
-    assert limits(with_methods(*names, tree=tree, chain_d=(3,))) == [
+    assert limits(with_methods(*names, tree=tree, cs=(0.5,), chain_d=(3,))) == [
         ("server_only", 0, 0, 0),
         ("chain", 1, 3, 3),
         ("fixed_tree", 4, 3, 12),
@@ -97,7 +106,7 @@ def test_the_ceilings_hold_for_every_method() -> None:
         fixed_tree_nodes=99,
         opt_tree_width=99,
     )
-    config = with_methods(*METHOD_NAMES, tree=tree, chain_d=(2, 9, 8))
+    config = with_methods(*METHOD_NAMES, tree=tree, cs=(0.5,), chain_d=(2, 9, 8))
     assert len(config.methods()) == len(METHOD_NAMES) + 2
     for method in config.methods():
         assert method.node_budget <= 6
@@ -149,25 +158,25 @@ def test_no_method_at_all_is_an_error() -> None:
         config.methods()
 
 
-@pytest.mark.parametrize("name", METHOD_NAMES)
-def test_methods_that_do_not_exist_yet_are_refused_by_name(name: str) -> None:
-    method = experiment().method(name)
-    if name in AVAILABLE_METHODS:
-        method.require_available()
-        return
+def test_methods_that_do_not_exist_yet_are_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    available = {"server_only", "chain", "chain@server"}
+    monkeypatch.setattr("autodraft.config.spec.AVAILABLE_METHODS", available)
+    experiment().method("chain").require_available()
     with pytest.raises(ConfigError) as caught:
-        method.require_available()
+        experiment().method("opt_tree@server").require_available()
     assert str(caught.value) == (
-        f"The method {name} does not exist yet in this version. Those that do: server_only, chain, "
-        "fixed_tree, opt_tree, lookup, chain@server, fixed_tree@server, opt_tree@server, "
-        "lookup@server. Choose them with METHODS_CSV, for example --set algorithms.METHODS_CSV="
-        "server_only,chain,fixed_tree,opt_tree,lookup,chain@server,fixed_tree@server,"
-        "opt_tree@server,lookup@server"
+        "The method opt_tree@server does not exist yet in this version. Those that do: "
+        "server_only, chain, chain@server. Choose them with METHODS_CSV, for example "
+        "--set algorithms.METHODS_CSV=server_only,chain,chain@server"
     )
 
 
-def test_the_methods_that_run_today_are_all_but_autodraft() -> None:
-    assert set(METHOD_NAMES) - AVAILABLE_METHODS == {"autodraft", "autodraft@server"}
+def test_every_method_runs_today() -> None:
+    assert set(METHOD_NAMES) == AVAILABLE_METHODS
+    for spec in with_methods(*METHOD_NAMES).methods():
+        spec.require_available()
 
 
 def spec_of(method: str, **fields: Any) -> MethodSpec:
@@ -181,8 +190,8 @@ def spec_of(method: str, **fields: Any) -> MethodSpec:
         (spec_of("opt_tree", retrieval=True), "opt_tree+retrieval"),
         (spec_of("chain", retrieval=True, variant="_d2"), "chain_d2+retrieval"),
         (spec_of("chain", retrieval=True, placement="server"), "chain+retrieval@server"),
-        (spec_of("autodraft", retrieval=True), "autodraft"),
-        (spec_of("autodraft"), "autodraft"),
+        (spec_of("autodraft", retrieval=True, cs=0.5), "autodraft"),
+        (spec_of("autodraft", cs=0.5), "autodraft"),
     ],
 )
 def test_a_baseline_with_retrieval_has_a_label_of_its_own(spec: MethodSpec, label: str) -> None:
@@ -210,8 +219,8 @@ def test_retrieval_draft_acts_on_autodraft_only(retrieval: bool) -> None:
 
 
 def test_only_some_methods_need_a_draft_model() -> None:
-    needing = {name for name in METHOD_NAMES if experiment().method(name).needs_draft_model}
-    assert {name.removesuffix("@server") for name in needing} == {
+    specs = with_methods(*METHOD_NAMES).methods()
+    assert {spec.method for spec in specs if spec.needs_draft_model} == {
         "chain",
         "fixed_tree",
         "opt_tree",
@@ -286,15 +295,16 @@ def test_a_tuned_shape_is_cut_to_the_highest_ceilings() -> None:
         ("opt_tree", {"opt_tree_width": (8, 4)}, ["opt_tree_w8", "opt_tree_w4"]),
         ("opt_tree", {"proposed_nodes": (20, 40)}, ["opt_tree_n20", "opt_tree_n40"]),
         ("lookup", {"proposed_max_depth": (3, 5)}, ["lookup_d3", "lookup_d5"]),
-        # Width and nodes of autodraft never differ: one letter says both.
+        # Autodraft's width follows from its nodes.
         ("autodraft", {"proposed_nodes": (20, 40)}, ["autodraft_n20", "autodraft_n40"]),
+        ("autodraft", {"proposed_nodes": (32, 150)}, ["autodraft_n32", "autodraft_n150"]),
         ("server_only", {"proposed_nodes": (20, 40)}, ["server_only"]),
     ],
 )
 def test_a_label_names_what_varies_among_the_shapes_of_a_method(
     method: str, tree: dict[str, Any], labels: list[str]
 ) -> None:
-    config = with_methods(method, tree=TreeConfig(**tree))
+    config = with_methods(method, tree=TreeConfig(**tree), cs=(0.5,))
     assert [spec.label for spec in config.methods()] == labels
 
 

@@ -384,7 +384,9 @@ GENERATED: Final = {
     ("docs/protocol.md", "server messages"): message_table(msg.ServerMessage),
     ("docs/protocol.md", "client fields"): field_table(msg.ClientMessage),
     ("docs/protocol.md", "server fields"): field_table(msg.ServerMessage),
-    ("docs/protocol.md", "draft fields"): field_table(msg.DraftWish | msg.DraftInfo),
+    ("docs/protocol.md", "draft fields"): field_table(
+        msg.DraftWish | msg.DraftInfo | msg.Latencies
+    ),
     ("docs/api.md", "Autodraft"): argument_table(Autodraft.__init__),
     ("docs/api.md", "run"): argument_table(Autodraft.run),
     ("docs/api.md", "serve_target"): argument_table(serve_target),

@@ -154,7 +154,6 @@ def test_an_unwritable_folder_is_found_before_any_engine_is_made(
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["--set", "algorithms.METHODS_CSV=autodraft"], 2, "does not exist yet"),
         (["--set", "algorithms.METHODS_CSV=opttree"], 2, "opt_tree"),
         (["--set", "dataset.BENCHES_CSV=alpaca"], 2, "BENCHES_CSV does not take 'alpaca'"),
         (["--set", "dataset.BENCHES_CSV=mt_bench"], 1, "AUTODRAFT_BENCH_DIR"),
@@ -246,17 +245,18 @@ def test_a_dry_run_takes_the_rates_of_an_earlier_run(
 
 
 def test_a_dry_run_marks_what_could_not_run(
-    harness: Harness, capsys: pytest.CaptureFixture[str]
+    harness: Harness, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("autodraft.config.spec.AVAILABLE_METHODS", {"chain"})
     options = [
-        "--set=algorithms.METHODS_CSV=chain,autodraft",
+        "--set=algorithms.METHODS_CSV=chain,opt_tree",
         "--set=dataset.BENCHES_CSV=quick,gsm8k",
         "--set=run.DRY_RUN=1",
     ]
     assert harness(*options) == 0
     out = capsys.readouterr().out
     assert "not available yet, questions missing" in out
-    assert "would stop the run: The method autodraft does not exist yet" in out
+    assert "would stop the run: The method opt_tree does not exist yet" in out
     assert "would stop the run: Benchmark gsm8k" in out
     assert "without the benchmarks whose questions are missing" in out
 
@@ -296,10 +296,10 @@ def test_offline_means_that_nothing_is_downloaded(
 def test_warnings_of_the_configuration_are_shown(
     harness: Harness, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    harness("--dry-run", "--set", "tree.FORCE_PROFILE_REFRESH=1")
+    harness("--dry-run", "--set", "sampling.TOP_K=5")
     err = capsys.readouterr().err
     assert "warning: " in err
-    assert "FORCE_PROFILE_REFRESH" in err
+    assert "TOP_K is checked but does not act yet" in err
 
 
 def run_script(*options: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:

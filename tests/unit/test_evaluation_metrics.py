@@ -16,8 +16,10 @@ from autodraft.errors import ContextLengthError
 from evaluation.lines import RequestLine
 from evaluation.metrics import (
     CATEGORY_COLUMNS,
+    RELIABILITY_COLUMNS,
     SUMMARY_COLUMNS,
     TRADEOFF_COLUMNS,
+    CurvePoint,
     SummaryRow,
     TradeoffRow,
     prices_of,
@@ -583,6 +585,45 @@ def test_the_score_blends_time_and_objective(cs: float, score: float) -> None:
     assert points["total_cost", "server_only"].score == pytest.approx(1.0)
 
 
+def test_what_adapts_is_scored_at_its_own_cost_sensitivity_by_every_objective() -> None:
+    # autodraft: half of server_only's time, and 90 J in both: the same target energy a token.
+    labels = ("autodraft_cs0", "autodraft_cs0.25", "autodraft_cs1")
+    lines = [server_line(), make_line("chain"), *(make_line(label) for label in labels)]
+    curves = {
+        label: CurvePoint("autodraft", cs) for label, cs in zip(labels, (0, 0.25, 1), strict=True)
+    }
+    rows = summarise(lines, PRICES, "busy")
+    points = tradeoff(rows, ["target_energy", "draft_energy"], 0.5, curves)
+    found = [(point.method, point.curve, point.cs, point.score) for point in points]
+    assert found[:5] == [
+        ("server_only", None, 0.5, pytest.approx(1)),
+        ("chain", None, 0.5, pytest.approx(0.75)),  # (0.5 + 1) / 2
+        ("autodraft_cs0", "autodraft", 0, pytest.approx(0.5)),
+        ("autodraft_cs0.25", "autodraft", 0.25, pytest.approx(0.625)),  # 0.75 · 0.5 + 0.25
+        ("autodraft_cs1", "autodraft", 1, pytest.approx(1)),
+    ]
+    assert [(cs, score) for _, _, cs, score in found[5:]] == [
+        (0.5, None),
+        (0.5, None),
+        (0, None),  # κ = 0: no score, whatever cs is
+        (0.25, None),
+        (1, None),
+    ]
+
+
+def test_the_share_that_the_server_decoded_alone_is_known_only_where_it_is_handed_over() -> None:
+    rows = rows_of(
+        make_line("chain"),
+        make_line("autodraft", 1, handed_over_tokens=0),
+        make_line("autodraft", 2, handed_over_tokens=6, output_tokens=20),
+        make_line("mixed", 1, handed_over_tokens=5),
+        make_line("mixed", 2),
+    )
+    assert rows["chain"].handed_over_share is None
+    assert rows["autodraft"].handed_over_share == pytest.approx(6 / 30)
+    assert rows["mixed"].handed_over_share is None
+
+
 def test_without_a_normaliser_there_is_no_score() -> None:
     objectives = ("draft_energy", "target_energy")
     points = points_of(server_line(), make_line("chain"), objectives=objectives)
@@ -630,4 +671,5 @@ def test_the_documentation_defines_every_column() -> None:
         "summary.csv": list(SUMMARY_COLUMNS),
         "categories.csv": [name for name in CATEGORY_COLUMNS if name not in SUMMARY_COLUMNS],
         "tradeoff.csv": list(TRADEOFF_COLUMNS),
+        "reliability.csv": list(RELIABILITY_COLUMNS),
     }

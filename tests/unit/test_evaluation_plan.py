@@ -1,5 +1,6 @@
 """Cells and their order, tuned shapes, and which questions are measured."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -139,3 +140,37 @@ def test_the_fixed_part_of_a_run_changes_with_its_questions_and_shapes() -> None
     assert fixed_part(plan, one) == fixed_part(make_plan(config), one)
     assert fixed_part(plan, one)["questions"] != fixed_part(plan, other)["questions"]
     assert fixed_part(plan, one)["methods"] != fixed_part(make_plan(config, Book()), one)["methods"]
+
+
+ADAPTIVE = {"method_names": ("server_only", "chain", "autodraft"), "chain_d": (2,)}
+
+
+def test_what_adapts_is_a_point_of_its_curve_at_its_own_cost_sensitivity() -> None:
+    config = make_config(
+        algorithms=ADAPTIVE | {"autodraft_ablation_modes": ("full", "no_depth")},
+        objective={"autodraft_cs_list": (0, 0.5)},
+    )
+    assert make_plan(config).curves == {
+        "autodraft_cs0": ("autodraft", 0.0),
+        "autodraft_cs0_no_depth": ("autodraft_no_depth", 0.0),
+        "autodraft_cs0.5": ("autodraft", 0.5),
+        "autodraft_cs0.5_no_depth": ("autodraft_no_depth", 0.5),
+    }
+
+
+def test_the_fixed_part_holds_all_that_autodraft_weighs_as_json_has_it() -> None:
+    config = make_config(algorithms=ADAPTIVE, objective={"autodraft_cs_list": (0.5,)})
+    one = {"quick": (Question(1, "c", ("a",), "quick"),)}
+    found = fixed_part(make_plan(config), one)
+    assert json.loads(json.dumps(found)) == found
+    own = found["methods"][2]
+    assert (own["label"], own["cs"], own["mode"], own["objective"], own["handover"]) == (
+        "autodraft",
+        0.5,
+        "full",
+        "total_cost",
+        True,
+    )
+    assert own["fixed"] == [8, 6, 32]
+    other = make_config(algorithms=ADAPTIVE, objective={"autodraft_cs_list": (0.6,)})
+    assert fixed_part(make_plan(other), one)["methods"] != found["methods"]

@@ -14,7 +14,7 @@ from autodraft.errors import ContextLengthError, StoreError
 from evaluation.labels import Box, place_names
 from evaluation.lines import RequestLine, encode_request
 from evaluation.metrics import CATEGORY_COLUMNS, SUMMARY_COLUMNS, TRADEOFF_COLUMNS, TradeoffRow
-from evaluation.plots import _draw, _pictures, draw_tradeoffs
+from evaluation.plots import _draw, _pictures, _style, draw_tradeoffs
 from evaluation.progress import LineProgress, format_duration, show_progress
 from evaluation.report import Results, energy_methods, print_results, write_results
 from evaluation.store import RunStore
@@ -39,6 +39,7 @@ def point(
         "unit": "usd_per_1m_tokens",
         "billing": "busy",
         "energy_method": None,
+        "curve": None,
         "cs": 0.5,
         "score": None,
     }
@@ -97,6 +98,42 @@ def test_a_plot_shows_intervals_and_how_joules_were_found() -> None:
     assert [[segment.tolist() for segment in bar] for bar in bars] == [[[[4.0, 3.6], [7.0, 3.6]]]]
     assert axes.get_ylabel().endswith("rapl, lower is better")
     assert {text.get_text() for text in axes.texts} == {"chain", "opt_tree"}
+
+
+def test_points_that_differ_in_cs_alone_are_one_line_in_its_order() -> None:
+    rows = [
+        point("chain", 4.0, 90.0),
+        point("autodraft_cs1", 5.0, 60.0, curve="autodraft", cs=1.0),
+        point("autodraft_cs0_no_depth", 6.0, 95.0, curve="autodraft_no_depth", cs=0.0),
+        point("autodraft_cs0", 7.0, 80.0, curve="autodraft", cs=0.0),
+        point("autodraft_cs1_no_depth", 4.5, 70.0, curve="autodraft_no_depth", cs=1.0),
+        point("autodraft_cs0.5", 6.0, 65.0, curve="autodraft", cs=0.5),
+        point("autodraft@server", 3.0, 50.0, curve="autodraft@server", cs=0.5),
+    ]
+    ((picture, group),) = _pictures(rows).items()
+    figure = _draw(picture, group)
+    (axes,) = figure.axes
+    handles, labels = axes.get_legend_handles_labels()
+    assert labels == ["autodraft", "autodraft_no_depth"]
+    assert [[list(line.get_xdata()), list(line.get_ydata())] for line in handles] == [
+        [[7.0, 6.0, 5.0], [80.0, 65.0, 60.0]],
+        [[6.0, 4.5], [95.0, 70.0]],
+    ]
+    assert sorted(text.get_text() for text in axes.texts) == [
+        "autodraft@server",  # alone on its curve
+        "chain",
+        "cs 0",
+        "cs 0",
+        "cs 0.5",
+        "cs 1",
+        "cs 1",
+    ]
+    looks = {(line.get_color(), line.get_marker()) for line in axes.lines if len(line.get_xdata())}
+    assert len(looks) == 4
+
+
+def test_many_methods_share_no_look() -> None:
+    assert len({_style(number) for number in range(49)}) == 49
 
 
 def test_a_method_without_figures_has_no_point_and_an_empty_plot_is_not_drawn(

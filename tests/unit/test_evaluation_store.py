@@ -112,7 +112,7 @@ def test_a_malformed_line_is_refused_with_file_and_line(store: RunStore) -> None
 
 def test_a_line_of_another_schema_is_refused(store: RunStore) -> None:
     (store.folder / "requests.jsonl").write_text('{"schema_version": 99}\n')
-    with pytest.raises(StoreError, match="schema version 99; this version of AutoDraft reads 2"):
+    with pytest.raises(StoreError, match="schema version 99; this version of AutoDraft reads 3"):
         store.read_requests()
 
 

@@ -90,6 +90,13 @@ def test_the_plan_has_server_only_and_the_candidates_for_each_benchmark_and_link
     assert plan.conditions[0].reference == "server_only"
 
 
+def test_autodraft_may_be_among_the_methods_and_is_not_tuned() -> None:
+    plan = tuning_plan(config_for(algorithms={"method_names": ("chain", "autodraft")}))
+    assert {spec.method for spec in plan.methods} == {"server_only", "chain"}
+    with pytest.raises(ConfigError, match="nothing to tune"):
+        tuning_plan(config_for(algorithms={"method_names": ("server_only", "autodraft")}))
+
+
 def test_a_configuration_without_auto_has_nothing_to_tune() -> None:
     with pytest.raises(ConfigError, match="nothing to tune") as caught:
         tuning_plan(config_for(algorithms={"chain_d": (2, 4)}))

@@ -1,0 +1,193 @@
+"""A draft here and a target there, as the controller sees them: knowledge, prices, normalisers.
+
+Puts together what profiles, the link and the configuration say, and makes the policy of each
+request. Measures nothing itself.
+"""
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from autodraft.config import MethodSpec, ObjectiveConfig
+from autodraft.cost import SECONDS, Phases, Powers, Prices, blend, phase_units
+from autodraft.engine.survey import Survey
+from autodraft.errors import ConfigError
+from autodraft.policy import TreeLimits
+from autodraft.policy.adaptive import Ablation, AdaptivePolicy, PairKnowledge
+from autodraft.policy.costs import Latencies, RoundCosts, forecast
+from autodraft.policy.survey import DEPTH, WIDTHS
+from autodraft.profiling.correction import CorrectedTable
+from autodraft.profiling.link import LinkEstimate
+from autodraft.profiling.tables import CONTEXTS, LatencyTable
+from autodraft.units import MS_PER_S
+
+_TOKEN_BYTES: Final = 14
+"""What a streamed token takes on the wire, about."""
+
+
+class Normalisers(NamedTuple):
+    """What time and an objective are measured in (DESIGN §5); fixed for a pair and its prices.
+
+    Attributes:
+        tau_s: Seconds of a token of server-only decoding, by the profile.
+        kappa: Units of the objective that such a token costs; for an objective that costs it
+            nothing, what a token of the fastest fixed tree costs.
+    """
+
+    tau_s: float
+    kappa: float
+
+
+class Tables(NamedTuple):
+    """Latency tables of both sides."""
+
+    draft: LatencyTable
+    target: LatencyTable
+
+
+@dataclass(frozen=True)
+class Money:
+    """What an engine pays: prices, billing and powers."""
+
+    prices: Prices
+    billing: str
+    powers: Powers
+
+    def phases(self, objective: str) -> Phases:
+        """Return what each second and byte costs; raises as ``phase_units``."""
+        return phase_units(objective, self.prices, self.billing, self.powers)
+
+
+def money_of(objective: ObjectiveConfig, powers: Powers) -> Money:
+    """Return what a configuration pays."""
+    prices = Prices(
+        target_per_hour_usd=objective.target_per_hour_cost,
+        electricity_usd_per_kwh=objective.draft_electricity_cost_per_kwh,
+        uplink_usd_per_gb=objective.user_comm_cost_per_gb,
+        downlink_usd_per_gb=objective.cloud_outbound_cost_per_gb,
+        draft_per_hour_usd=objective.draft_per_hour_cost,
+    )
+    return Money(prices, objective.billing, powers)
+
+
+class Pair:
+    """A pair of models over one link.
+
+    Attributes:
+        knowledge: What its requests share and learn.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        found: Survey,
+        link: LinkEstimate,
+        money: Money,
+        *,
+        fixed: bool = False,
+    ) -> None:
+        """Put it together.
+
+        Args:
+            tables: Latencies of both sides.
+            found: What a survey found.
+            link: The link, as it was measured.
+            money: What is paid.
+            fixed: Leave the tables as they were measured.
+        """
+        calibration, children, gains = found.prior.knowledge()
+        latencies = Latencies(
+            CorrectedTable(tables.draft, fixed=fixed),
+            CorrectedTable(tables.target, fixed=fixed),
+            link,
+        )
+        self.knowledge = PairKnowledge(latencies, calibration, children, gains)
+        self._tables = tables
+        self._money = money
+
+    def relink(self, link: LinkEstimate) -> None:
+        """Take another link; what was learned of the models stays."""
+        self.knowledge.latencies.link = link
+
+    def normalisers(self, objective: str) -> Normalisers:
+        """Return τ and κ of an objective; they depend on profile and prices alone.
+
+        Raises:
+            ConfigError: If the objective needs a power that is not known.
+        """
+        units = self._money.phases(objective)
+        tau_s = self._tables.target.at(1, CONTEXTS[0])
+        kappa = units.server_only_s * tau_s + units.downlink_byte * _TOKEN_BYTES
+        if kappa <= 0:
+            kappa = self._fastest_tree_units(units)
+        if kappa <= 0:
+            raise ConfigError(
+                f"The objective {objective} costs nothing here: neither server-only decoding nor "
+                "the fastest tree adds to it. Correct the prices and watts of the block objective."
+            )
+        return Normalisers(tau_s, kappa)
+
+    def policy(self, spec: MethodSpec) -> AdaptivePolicy:
+        """Return the policy of one request.
+
+        Raises:
+            ConfigError: If its objective needs a power that is not known.
+        """
+        assert spec.cs is not None, "only autodraft is adapted"
+        tau_s, kappa = self.normalisers(spec.objective)
+        phases = blend(self._money.phases(spec.objective), spec.cs, tau_s, kappa)
+        limits = TreeLimits(spec.width, spec.max_depth, spec.node_budget)
+        return AdaptivePolicy(limits, phases, self.knowledge, _ablation(spec))
+
+    def _fastest_tree_units(self, units: Phases) -> float:
+        """Return the units per token of the fastest fixed tree over a link without delay."""
+        tables, gains = self._tables, self.knowledge.gains
+        as_measured = Latencies(
+            CorrectedTable(tables.draft), CorrectedTable(tables.target), LinkEstimate(0.0)
+        )
+        cap = gains.gains.shape[2] - 1
+        costs = RoundCosts(SECONDS, as_measured, CONTEXTS[0], cap)
+        best = forecast(costs, gains, DEPTH, WIDTHS[-1])
+        sending_s = best.cost - best.drafting
+        total = units.draft_s * best.drafting + units.verify_s * sending_s
+        return total / (1.0 + best.gain)
+
+
+def _ablation(spec: MethodSpec) -> Ablation:
+    width, depth, nodes = spec.fixed
+    still = {
+        "no_width": Ablation(width=width),
+        "no_depth": Ablation(depth=depth),
+        "no_nodes": Ablation(nodes=nodes),
+        "no_calibration": Ablation(calibrated=False),
+    }
+    return still.get(spec.mode, Ablation())
+
+
+def describe_pair(pair: Pair) -> str:
+    """Return what is known of a pair as lines for people."""
+    known = pair.knowledge
+    latencies, link = known.latencies, known.latencies.link
+    lines = [
+        *_table_lines("draft step", latencies.draft.table),
+        *_table_lines("target forward", latencies.target.table),
+        f"link: {link.rtt_s * MS_PER_S:.1f} ms, {_rate(link.uplink_bytes_per_s)} up, "
+        f"{_rate(link.downlink_bytes_per_s)} down",
+        "accepted length by depth, width 8 and 32 nodes: "
+        + " ".join(f"{gain:.2f}" for gain in known.gains.gains[:, -1, :33][:, -1]),
+    ]
+    return "\n".join(lines)
+
+
+def _table_lines(name: str, table: LatencyTable) -> list[str]:
+    rows = " ".join(f"{count:>6}" for count in table.rows)
+    lines = [f"{name}, ms by rows:  {rows}"]
+    for context, seconds in zip(table.contexts, table.seconds, strict=True):
+        times = " ".join(f"{value * MS_PER_S:6.1f}" for value in seconds)
+        lines.append(f"{f'behind {context} tokens':>{len(name) + 13}}  {times}")
+    return lines
+
+
+def _rate(bytes_per_s: float) -> str:
+    if bytes_per_s == float("inf"):
+        return "unlimited"
+    return f"{bytes_per_s * 8 / 1e6:.1f} Mbit/s"

@@ -1,0 +1,358 @@
+"""The controller: a tree that pays, every round (DESIGN §5).
+
+A tree of N nodes yields ``1 + Σ P(v)`` tokens, P(v) the calibrated chance of a node's path, and is
+worth ``θ·(1 + Σ P(v)) − cost``, θ being what a token costs at present (Dinkelbach 1967; the
+long-run cost per token is a ratio of expectations). Another level is drafted where its forecast
+nodes raise that worth by more than the draft step costs; its width is the one that raises it most;
+N is the best of *all* sizes, because latencies have steps.
+
+What the pair's requests share is ``PairKnowledge``; the policy itself is of one request. It knows
+no model, no socket and no clock.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from autodraft.cost import Phases
+from autodraft.policy.base import Outcome, Prediction, TreeLimits
+from autodraft.policy.calibration import Calibration, Reliability
+from autodraft.policy.costs import Latencies, RoundCosts, forecast
+from autodraft.policy.forecast import CHILDREN, ChildForecast, GainTable
+from autodraft.policy.handover import Worth
+from autodraft.tree.draft_tree import FloatArray, IntArray
+from autodraft.tree.growth import TreeGrowth
+
+_LOOKAHEAD: Final = 2
+"""Unseen levels that a decision weighs: one alone may not fill the step of a latency table."""
+_CONFIDENT_TRIALS: Final = 400.0
+"""Judged candidates that make half of full confidence in the calibration."""
+_BONUS_STEP: Final = 0.1
+
+
+@dataclass
+class PairKnowledge:
+    """What all requests of one pair of models over one link know and learn.
+
+    Attributes:
+        latencies: How long things take.
+        calibration: Chances of drafted tokens.
+        children: Chances of what was not drafted yet.
+        gains: What fixed shapes gain.
+        bonus: How much cheaper a token has been than the best fixed shape promised.
+    """
+
+    latencies: Latencies
+    calibration: Calibration
+    children: ChildForecast
+    gains: GainTable
+    bonus: float = 1.0
+
+    @property
+    def confidence(self) -> float:
+        """How well the chances are known, 0 … 1."""
+        trials = self.calibration.trials
+        return trials / (trials + _CONFIDENT_TRIALS)
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """Parts of the controller that are held still; None where it decides.
+
+    Attributes:
+        width: Frontier nodes to expand.
+        depth: Depth of the tree.
+        nodes: Nodes to send.
+        calibrated: Whether chances are learned; else the draft's own word is taken.
+    """
+
+    width: int | None = None
+    depth: int | None = None
+    nodes: int | None = None
+    calibrated: bool = True
+
+
+class _Level(NamedTuple):
+    """What was proposed below the expanded nodes of one level."""
+
+    expanded: IntArray
+    tokens: IntArray
+    log_probs: FloatArray
+    log_chances: FloatArray
+
+
+class _Plan(NamedTuple):
+    """A tree size and what it is worth."""
+
+    worth: float
+    nodes: int
+    gain: float
+
+
+@dataclass
+class _Round:
+    """The state of the round in progress."""
+
+    costs: RoundCosts
+    retrieved: FloatArray
+    levels: list[_Level] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    plan: _Plan = _Plan(0.0, 0, 0.0)
+
+
+class AdaptivePolicy:
+    """Decides the shape of every tree of one request.
+
+    Attributes:
+        limits: Ceilings that hold.
+        worth: θ, tracked.
+        draft_reliability: How often the draft's own word came true.
+        reliability: How often calibrated chances did.
+    """
+
+    def __init__(
+        self,
+        limits: TreeLimits,
+        phases: Phases,
+        pair: PairKnowledge,
+        ablation: Ablation | None = None,
+    ) -> None:
+        """Prepare for a request; ``start`` comes next.
+
+        Args:
+            limits: Ceilings of its trees.
+            phases: The user's blend.
+            pair: What is known of the pair.
+            ablation: Parts that are held still.
+        """
+        children = min(CHILDREN, max(1, limits.node_budget))
+        self.limits = TreeLimits(limits.width, limits.max_depth, limits.node_budget, children)
+        self._phases = phases
+        self._pair = pair
+        self._still = ablation or Ablation()
+        self.draft_reliability = Reliability()
+        self.reliability = Reliability()
+        self._widths = self._width_options()
+        self._rounds = 0
+        self.start(0)
+
+    def start(self, prompt_tokens: int) -> None:
+        """Begin a request: forecast what its rounds will be worth."""
+        costs, limits = self._costs(prompt_tokens), self.limits
+        self._round = _Round(costs, np.empty(0))
+        self._promise = forecast(costs, self._pair.gains, limits.max_depth, limits.width)
+        self.worth = Worth(self._promise.cost, self._promise.gain, self._pair.confidence)
+
+    @property
+    def plain(self) -> float:
+        """Cost of a token that the server decodes alone, as things are."""
+        return self._round.costs.plain
+
+    def observe_plain(self, context_tokens: int, step_s: float) -> None:
+        """Learn from a token that the server has decoded alone."""
+        self._pair.latencies.target.observe(1, context_tokens, step_s)
+
+    @property
+    def probe_s(self) -> float:
+        """Seconds that it costs to try speculation while the server decodes alone."""
+        costs = self._round.costs
+        return float(costs.wait_s[0] + 2 * costs.verify_s[0] + 2 * costs.step_s(1))
+
+    @property
+    def plain_s(self) -> float:
+        """Seconds of a token that the server decodes alone."""
+        return float(self._round.costs.verify_s[0])
+
+    @property
+    def costs(self) -> RoundCosts:
+        """Costs of the round in progress, or of the last one."""
+        return self._round.costs
+
+    @property
+    def pays_at_first(self) -> bool:
+        """Whether speculation is forecast to be cheaper than plain decoding."""
+        return self._promise.ratio * self._pair.bonus < self.costs.plain
+
+    def cost_of(self, outcome: Outcome) -> float:
+        """Return what a round has cost."""
+        other_s = outcome.round_s - outcome.draft_s - outcome.verify_s
+        return self._phases.of_round(
+            outcome.draft_s,
+            outcome.verify_s,
+            other_s,
+            outcome.uplink_bytes,
+            outcome.downlink_bytes,
+        )
+
+    # ------------------------------------------------------------------------- one round
+
+    def begin(self, context_tokens: int, retrieved: FloatArray) -> None:
+        """Begin a round: look up what things cost behind this context."""
+        values = -np.sort(-np.exp(retrieved))[: self.limits.node_budget]
+        self._round = _Round(self._costs(context_tokens), values)
+
+    def width(self, growth: TreeGrowth) -> int:
+        """Return the width of the level that pays most, 0 where none pays."""
+        deepest = self._still.depth or self.limits.max_depth
+        if growth.depth >= min(deepest, self.limits.max_depth):
+            return 0
+        frontier, links = _frontier(growth)
+        if not len(frontier):
+            return 0
+        kept = self._best_known(growth)
+        best, choice = self._plan(kept).worth, 0
+        if self._still.depth is not None:
+            best = -np.inf
+        for width, rows in self._choices(len(frontier)):
+            worth = self._worth_of_levels(growth.depth, kept, frontier[:width], links[:width], rows)
+            if worth > best:
+                best, choice = worth, width
+        if choice:
+            self._round.rows.append(choice if growth.depth else 1)
+        return choice
+
+    def value(
+        self, growth: TreeGrowth, expanded: IntArray, tokens: IntArray, log_probs: FloatArray
+    ) -> FloatArray:
+        """Return the log of the calibrated chance of each candidate, [W, K]."""
+        depth = growth.depth + 1
+        chances = log_probs
+        if self._still.calibrated:
+            chances = self._pair.calibration.log_chances(depth, log_probs)
+        self._pair.children.learn(growth.depth, _links(growth, expanded), np.exp(chances))
+        self._round.levels.append(_Level(expanded, tokens, log_probs, chances))
+        return chances
+
+    def num_nodes(self, growth: TreeGrowth) -> int:
+        """Return how many nodes are worth sending: the best of all sizes."""
+        values = _descending(np.exp(growth.log_values[1:]), self.limits.node_budget)
+        plan = self._plan(values)
+        if self._still.nodes is not None:
+            nodes = min(self._still.nodes, len(values))
+            plan = _Plan(0.0, nodes, float(values[:nodes].sum()))
+        self._round.plan = plan
+        return plan.nodes
+
+    def prediction(self) -> Prediction:
+        """Return what is expected of the tree just cut."""
+        costs, plan = self._round.costs, self._round.plan
+        drafting_s = sum(map(costs.step_s, self._round.rows))
+        round_s = drafting_s + costs.verify_s[plan.nodes] + costs.wait_s[plan.nodes]
+        return Prediction(float(round_s), 1.0 + plan.gain)
+
+    def observe(self, outcome: Outcome) -> None:
+        """Learn from a round what things take, and which candidates were right."""
+        costs = self._round.costs
+        expected_s = sum(map(costs.measured_step_s, self._round.rows))
+        self._pair.latencies.observe(outcome, expected_s)
+        for node, truth in zip(outcome.reached.tolist(), outcome.truths, strict=True):
+            self._judge(node, truth)
+
+    def weigh(self, outcome: Outcome) -> tuple[float, float]:
+        """Track θ; return what a round has cost, and the tokens that it is worth."""
+        cost, accepted = self.cost_of(outcome), len(outcome.reached) - 1
+        tokens = self.worth.observe(cost, self._round.plan.gain, accepted)
+        self._rounds += 1
+        return cost, tokens
+
+    def end(self) -> None:
+        """End the request: remember how its rounds compared with the forecast."""
+        if self._rounds and self._promise.gain:
+            share = 1 - (1 - _BONUS_STEP) ** min(self._rounds, 10)
+            found = min(max(self.worth.value / self._promise.ratio, 0.5), 1.5)
+            self._pair.bonus += share * (found - self._pair.bonus)
+
+    # ----------------------------------------------------------------------- how it decides
+
+    def _costs(self, context_tokens: int) -> RoundCosts:
+        cap = self.limits.node_budget
+        return RoundCosts(self._phases, self._pair.latencies, context_tokens, cap)
+
+    def _width_options(self) -> tuple[int, ...]:
+        """Return the widths that are weighed: the last ones before a step of the draft's table."""
+        table = self._pair.latencies.draft.table
+        sizes: Sequence[int] = (table.padding if len(table.padding) else table.rows).tolist()
+        return tuple(sorted({min(size, self.limits.width) for size in sizes}))
+
+    def _choices(self, available: int) -> list[tuple[int, int]]:
+        """Return widths to weigh, and the rows that each computes."""
+        if self._still.width is not None:
+            width = min(self._still.width, available, self.limits.width)
+            return [(width, width)]
+        found = [(min(width, available), width) for width in self._widths]
+        cut = sum(width < available for width, _ in found) + 1
+        return [(width, min(rows, available)) for width, rows in found[:cut]]
+
+    def _best_known(self, growth: TreeGrowth) -> FloatArray:
+        """Return the chances of the best nodes that could be sent now, best first."""
+        grown = np.exp(growth.log_values[1:])
+        both = np.concatenate((grown, self._round.retrieved)) if self._retrieves else grown
+        return _descending(both, self.limits.node_budget)
+
+    @property
+    def _retrieves(self) -> bool:
+        return len(self._round.retrieved) > 0
+
+    def _plan(self, values: FloatArray) -> _Plan:
+        """Return the best size of a tree: the argmax over all of them."""
+        gains = values.cumsum()
+        worths = self.worth.value * gains - self._round.costs.sending[1 : len(values) + 1]
+        bare = -float(self._round.costs.sending[0])
+        if not len(worths) or worths.max() <= bare:
+            return _Plan(bare, 0, 0.0)
+        nodes = int(worths.argmax()) + 1
+        return _Plan(float(worths[nodes - 1]), nodes, float(gains[nodes - 1]))
+
+    def _worth_of_levels(
+        self, depth: int, kept: FloatArray, frontier: FloatArray, links: FloatArray, rows: int
+    ) -> float:
+        """Return the worth with the next level drafted, or the next two, whichever is more."""
+        best, spent = -np.inf, 0.0
+        ahead = min(_LOOKAHEAD, self.limits.max_depth - depth)
+        for level in range(depth, depth + ahead):
+            chances = self._pair.children.of(level, links)
+            below = (frontier[:, None] * chances).ravel()
+            kept = _descending(np.concatenate((kept, below)), self.limits.node_budget)
+            spent += self._round.costs.step(rows if level else 1)
+            best = max(best, self._plan(kept).worth - spent)
+            order = np.argsort(-below)[: max(rows, 1)]
+            frontier, links = below[order], chances.ravel()[order]
+        return float(best)
+
+    def _judge(self, node: int, truth: int) -> None:
+        """Learn from one node that was reached, where it was expanded."""
+        for number, level in enumerate(self._round.levels):
+            places = np.flatnonzero(level.expanded == node)
+            if not len(places):
+                continue
+            row = int(places[0])
+            hits = np.flatnonzero(level.tokens[row] == truth)
+            hit = int(hits[0]) if len(hits) else None
+            self.draft_reliability.count(level.log_probs[row], hit)
+            self.reliability.count(level.log_chances[row], hit)
+            if self._still.calibrated:
+                self._pair.calibration.learn(number + 1, level.log_probs[row], hit)
+            return
+
+
+def _descending(values: FloatArray, count: int) -> FloatArray:
+    """Return the ``count`` largest values, best first."""
+    if len(values) > count:
+        values = np.partition(values, len(values) - count)[-count:] if count else values[:0]
+    ordered: FloatArray = np.sort(values)[::-1]
+    return ordered
+
+
+def _links(growth: TreeGrowth, nodes: IntArray) -> FloatArray:
+    """Return the chance of nodes given their parents, [W]; 1 for a root."""
+    values = growth.log_values
+    links: FloatArray = np.exp(values[nodes] - values[np.maximum(growth.parents[nodes], 0)])
+    return links
+
+
+def _frontier(growth: TreeGrowth) -> tuple[FloatArray, FloatArray]:
+    """Return chance and link of the newest level's nodes, best first."""
+    nodes = growth.frontier(len(growth.frontier_log_values))
+    return np.exp(growth.log_values[nodes]), _links(growth, nodes)
