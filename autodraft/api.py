@@ -13,6 +13,8 @@ from types import TracebackType
 from typing import Any, Final
 
 from autodraft.config import (
+    ADAPTIVE,
+    AT_SERVER,
     DEFAULT_HOST,
     DEFAULT_MAX_NEW_TOKENS,
     DEFAULT_METHOD,
@@ -22,9 +24,11 @@ from autodraft.config import (
     MethodSpec,
     ModelsConfig,
     NetworkSetting,
+    ObjectiveConfig,
     RuntimeConfig,
     ServerConfig,
 )
+from autodraft.cost import OBJECTIVES
 from autodraft.decoding.stopping import StopRules, StopText, answer_limit
 from autodraft.decoding.text import TextStream
 from autodraft.engine.methods import make_method
@@ -39,6 +43,8 @@ from autodraft.records import GenerationResult
 from autodraft.settings import ensure_token, token_origin
 
 PINGS: Final = 5
+CS_NAMES: Final = {"tps": 0.0, "balanced": 0.5, "cost": 1.0}
+"""What cost sensitivities are called (DESIGN §1)."""
 
 Messages = Sequence[Mapping[str, str]]
 
@@ -62,6 +68,7 @@ class Autodraft:
         target_host: str = DEFAULT_HOST,
         target_port: int = DEFAULT_PORT,
         *,
+        cost: str = OBJECTIVES[0],
         server_name: str = DEFAULT_SERVER_NAME,
         tokenizer: str | None = None,
         device_map: str = "auto",
@@ -79,6 +86,8 @@ class Autodraft:
             target_quantization: The same for the target; None takes the server's.
             target_host: Address of the target server.
             target_port: Its port.
+            cost: What ``autodraft`` weighs against time: ``total_cost``, ``api_cost``,
+                ``draft_energy`` or ``target_energy``.
             server_name: Name the server must have been given with ``--server-name``.
             tokenizer: Tokenizer and chat template of the target, where they are not found under
                 ``target_model`` on this machine.
@@ -108,6 +117,7 @@ class Autodraft:
                 dtype=dtype,
                 target_dtype=target_dtype or dtype,
             ),
+            objective=ObjectiveConfig(objective_metrics=(cost,)),
         )
         self._prepare(config, token, hf_token)
 
@@ -180,6 +190,7 @@ class Autodraft:
         messages: Messages | None = None,
         prompt_ids: Sequence[int] | None = None,
         method: MethodSpec | str = DEFAULT_METHOD,
+        cs: float | str | None = None,
         max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
         stop: Sequence[str] = (),
     ) -> GenerationResult:
@@ -190,6 +201,8 @@ class Autodraft:
             messages: A whole chat instead, each with ``role`` and ``content``.
             prompt_ids: Token ids instead, taken as they are.
             method: Method id, or a method with limits of its own.
+            cs: Cost sensitivity of ``autodraft``: from 0 (speed first) to 1 (objective first), or
+                ``tps``, ``balanced``, ``cost``; None is balanced. No other method takes one.
             max_new_tokens: Most tokens of the answer.
             stop: Strings that end the answer; its text is cut before them.
 
@@ -200,7 +213,7 @@ class Autodraft:
             LinkError: If the link or the server fails.
         """
         prompt = self._prompt(input_text, messages, prompt_ids)
-        request = self._request(prompt, method, max_new_tokens, stop)
+        request = self._request(prompt, self._spec(method, cs), max_new_tokens, stop)
         with self._link_dropped_on_error():
             token_ids = [token for block in request for token in block]
         text = StopText(stop)
@@ -213,6 +226,7 @@ class Autodraft:
         messages: Messages | None = None,
         prompt_ids: Sequence[int] | None = None,
         method: MethodSpec | str = DEFAULT_METHOD,
+        cs: float | str | None = None,
         max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
         stop: Sequence[str] = (),
         on_end: Callable[[GenerationResult], None] | None = None,
@@ -224,12 +238,14 @@ class Autodraft:
             messages: A whole chat instead, each with ``role`` and ``content``.
             prompt_ids: Token ids instead, taken as they are.
             method: Method id, or a method with limits of its own.
+            cs: Cost sensitivity of ``autodraft``: from 0 (speed first) to 1 (objective first), or
+                ``tps``, ``balanced``, ``cost``; None is balanced. No other method takes one.
             max_new_tokens: Most tokens of the answer.
             stop: Strings that end the answer; its text is cut before them.
             on_end: Called with the whole result when the answer has ended.
         """
         prompt = self._prompt(input_text, messages, prompt_ids)
-        request = self._request(prompt, method, max_new_tokens, stop)
+        request = self._request(prompt, self._spec(method, cs), max_new_tokens, stop)
         text, until_stop, pieces = TextStream(self.decode), StopText(stop), []
         with self._link_dropped_on_error():
             for block in request:
@@ -285,10 +301,17 @@ class Autodraft:
         assert messages is not None
         return self.encode_chat(messages)
 
+    def _spec(self, method: MethodSpec | str, cs: float | str | None) -> MethodSpec:
+        """Return the method that is asked for; only one that adapts takes a cost sensitivity."""
+        if isinstance(method, str) and method.removesuffix(AT_SERVER) == ADAPTIVE:
+            return self._config.adaptive(_sensitivity(cs), name=method)
+        if cs is not None:
+            raise ValueError(f"cs={cs!r} is for method='{ADAPTIVE}' given by name. Leave it out.")
+        return self._config.method(method) if isinstance(method, str) else method
+
     def _request(
-        self, prompt: list[int], method: MethodSpec | str, max_new_tokens: int, stop: Sequence[str]
+        self, prompt: list[int], spec: MethodSpec, max_new_tokens: int, stop: Sequence[str]
     ) -> Request:
-        spec = self._config.method(method) if isinstance(method, str) else method
         spec.require_available()
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {max_new_tokens}; it must be at least 1.")
@@ -315,6 +338,14 @@ class Autodraft:
         except (AutodraftError, KeyboardInterrupt):
             self._user.disconnect()
             raise
+
+
+def _sensitivity(cs: float | str | None) -> float:
+    if not isinstance(cs, str):
+        return CS_NAMES["balanced"] if cs is None else cs
+    if cs not in CS_NAMES:
+        raise ValueError(f"cs={cs!r}; give a number from 0 to 1, or one of {', '.join(CS_NAMES)}.")
+    return CS_NAMES[cs]
 
 
 def _require_stop_strings(stop: Sequence[str]) -> None:

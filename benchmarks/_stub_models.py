@@ -75,6 +75,7 @@ class StubRunner:
     device = "cpu"
     devices = frozenset({torch.device("cpu")})
     dtype = "bfloat16"
+    padding = ()
 
     def new_cache(self, capacity: int) -> KVCache:
         """Allocate a real cache, shaped like the embedded target's."""
@@ -133,7 +134,9 @@ class StubDrafter:
         self._cache: KVCache | None = None
         self._root_slot = 0
 
-    def start(self, prompt: Sequence[int], max_new_tokens: int, limits: TreeLimits) -> None:
+    def start(
+        self, prompt: Sequence[int], max_new_tokens: int, limits: TreeLimits, *, ahead: bool = True
+    ) -> None:
         """Allocate the request's cache and count the prompt in."""
         slots = len(prompt) + max_new_tokens + limits.node_budget + 1
         self._cache = KVCache(layout(DRAFT_LAYERS), slots)
@@ -154,7 +157,7 @@ class StubDrafter:
         self._root_slot = self._cache.length
         self._cache.advance(len(parents))
         tree = DraftTree(tokens, parents, node_depths(parents), np.zeros(len(parents)))
-        return Draft(tree, policy.limits.width, tree.num_nodes)
+        return Draft.whole(tree, policy.limits.width)
 
     def commit(self, path: IntArray) -> None:
         """Keep the accepted path."""

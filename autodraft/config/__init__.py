@@ -13,6 +13,8 @@ from autodraft.config.experiment import (
 )
 from autodraft.config.methods import (
     ABLATION_MODES,
+    ADAPTIVE,
+    AT_SERVER,
     CHAIN_D_WHEN_AUTO,
     DEFAULT_MAX_NEW_TOKENS,
     METHOD_IDS,
@@ -42,6 +44,8 @@ from autodraft.config.spec import AVAILABLE_METHODS, MethodSpec
 
 __all__ = [
     "ABLATION_MODES",
+    "ADAPTIVE",
+    "AT_SERVER",
     "AVAILABLE_METHODS",
     "BENCHES",
     "BLOCKS",

@@ -23,7 +23,7 @@ from autodraft.errors import ConfigError
 
 AVAILABLE_METHODS: Final = frozenset(
     {"server_only", "chain", "fixed_tree", "opt_tree", "autodraft", "lookup"}
-    | {"chain@server", "fixed_tree@server", "opt_tree@server", "autodraft@server", "lookup@server"}
+    | {"chain@server", "fixed_tree@server", "opt_tree@server", "lookup@server"}
 )
 
 

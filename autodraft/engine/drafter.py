@@ -41,6 +41,14 @@ class Draft:
     growth: TreeGrowth
     width: int
 
+    @classmethod
+    def whole(cls, tree: DraftTree, width: int) -> "Draft":
+        """Return a draft of which all is sent, for drafters that grow no tree level by level."""
+        growth = TreeGrowth(int(tree.tokens[0]))
+        growth.tokens, growth.parents = tree.tokens, tree.parents
+        growth.depths, growth.log_values = tree.depths, tree.log_probs
+        return cls(tree, np.arange(len(tree.tokens)), growth, width)
+
     @property
     def drafted_nodes(self) -> int:
         """Nodes proposed, sent or not."""

@@ -150,7 +150,9 @@ class Scripted:
         self._right = right
         self._rng = np.random.default_rng(seed)
 
-    def start(self, prompt: Sequence[int], max_new_tokens: int, limits: TreeLimits) -> None:
+    def start(
+        self, prompt: Sequence[int], max_new_tokens: int, limits: TreeLimits, *, ahead: bool = True
+    ) -> None:
         """Nothing is to be prepared."""
 
     def draft(
@@ -160,7 +162,7 @@ class Scripted:
         limits = policy.limits
         depth = min(limits.max_depth, max_depth, node_budget)
         if depth < 1:
-            return Draft(_tree([context[-1]], [-1]), 0, 0)
+            return Draft.whole(_tree([context[-1]], [-1]), 0)
         truth = self._known[len(context) : len(context) + depth]
         path = [self._guess(token) for token in truth]
         path += self._rng.integers(0, self._vocab, depth - len(path)).tolist()
@@ -174,7 +176,7 @@ class Scripted:
         # No other node carries a token of the path or of another: siblings must differ.
         wrong = np.setdiff1d(np.arange(self._vocab), path)
         tokens = [context[-1], *path, *self._rng.choice(wrong, others, replace=False).tolist()]
-        return Draft(_tree(tokens, parents), limits.width, len(tokens) - 1)
+        return Draft.whole(_tree(tokens, parents), limits.width)
 
     def _guess(self, token: int) -> int:
         return token if self._rng.random() < self._right else int(self._rng.integers(self._vocab))

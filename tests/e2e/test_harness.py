@@ -154,12 +154,13 @@ def test_a_run_whose_server_was_killed_goes_on_with_another_one(
     assert {float(row["identical_share"]) for row in rows} == {1.0}
 
 
-def test_autodraft_is_refused_until_it_exists(models: tuple[Path, Path], tmp_path: Path) -> None:
-    arguments = command(models, 1, tmp_path / "out", "--set", "algorithms.METHODS_CSV=autodraft")
+def test_a_method_is_refused_until_it_exists(models: tuple[Path, Path], tmp_path: Path) -> None:
+    chosen = "algorithms.METHODS_CSV=autodraft@server"
+    arguments = command(models, 1, tmp_path / "out", "--set", chosen)
     process = run(arguments)
     assert process.returncode == 2
-    assert "autodraft does not exist yet" in process.stderr
-    assert f"METHODS_CSV={','.join(METHODS)}" in process.stderr
+    assert "autodraft@server does not exist yet" in process.stderr
+    assert "METHODS_CSV=server_only,chain," in process.stderr
     assert not list((tmp_path / "out").glob("*/*"))
 
 

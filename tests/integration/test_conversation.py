@@ -86,7 +86,7 @@ def speculate(
         ([*RUNNING, msg.Verify(1, nodes(0))], speculate(), "OUT_OF_ORDER", "behind the prompt"),
         (RUNNING, speculate("chain"), "MODEL_REFUSED", "wanted no draft model"),
         (RUNNING, speculate("chian"), "BAD_MESSAGE", "Did you mean chain"),
-        (RUNNING, speculate("autodraft"), "BAD_MESSAGE", "does not exist yet"),
+        (RUNNING, speculate("autodraft"), "BAD_MESSAGE", "autodraft needs cs"),
         (RUNNING, speculate(max_depth=5), "LIMIT", "depth 5"),
         (RUNNING, speculate(node_budget=9), "LIMIT", "9 nodes"),
         (RUNNING, speculate(width=-1), "BAD_MESSAGE", "width"),

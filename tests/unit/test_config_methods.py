@@ -173,9 +173,9 @@ def test_methods_that_do_not_exist_yet_are_refused_by_name(
     )
 
 
-def test_every_method_runs_today() -> None:
-    assert set(METHOD_NAMES) == AVAILABLE_METHODS
-    for spec in with_methods(*METHOD_NAMES).methods():
+def test_every_method_but_one_runs_today() -> None:
+    assert set(METHOD_NAMES) - AVAILABLE_METHODS == {"autodraft@server"}
+    for spec in with_methods(*sorted(AVAILABLE_METHODS)).methods():
         spec.require_available()
 
 

@@ -172,7 +172,7 @@ def test_retrieval_goes_on_where_the_draft_models_context_ends(circling: Any) ->
 
 def test_every_policy_has_its_method() -> None:
     at_server = {f"{name}@server" for name in POLICIES}
-    assert set(METHODS) == {"server_only", *POLICIES, *at_server}
+    assert set(METHODS) == {"server_only", "autodraft", *POLICIES, *at_server}
 
 
 def test_a_method_that_needs_a_draft_model_is_not_made_without_one() -> None:

@@ -208,11 +208,12 @@ def test_a_misspelt_method_is_an_error_and_never_another_method(engine: Autodraf
         engine.run("Hi!", method="opt_tre")
 
 
-@pytest.mark.parametrize(
-    "method",
-    ["autodraft", MethodSpec(method="autodraft", width=4, max_depth=4, node_budget=4)],
-    ids=["by name", "by limits"],
+ELSEWHERE = MethodSpec(
+    method="autodraft", placement="server", width=4, max_depth=4, node_budget=4, cs=0.5
 )
+
+
+@pytest.mark.parametrize("method", ["autodraft@server", ELSEWHERE], ids=["by name", "by limits"])
 def test_a_method_that_does_not_exist_yet_is_refused(
     engine: Autodraft, links: list[LoopbackLink], method: str | MethodSpec
 ) -> None:
@@ -358,3 +359,22 @@ def change_vocabulary() -> Callable[[Path], None]:
         path.write_text(text, encoding="utf-8")
 
     return swap
+
+
+@pytest.mark.parametrize(
+    ("method", "cs", "text"),
+    [
+        ("opt_tree", 0.5, "cs=0.5 is for method='autodraft'"),
+        ("autodraft", "cheap", "tps, balanced, cost"),
+    ],
+)
+def test_a_cost_sensitivity_that_means_nothing_is_an_error(
+    engine: Autodraft, method: str, cs: float | str, text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        engine.run("Hi!", method=method, cs=cs)
+
+
+def test_an_objective_that_does_not_exist_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="total_cost"):
+        Autodraft(draft_model="d", target_model="t", cost="totalcost")
