@@ -46,8 +46,10 @@ class Adaptive:
 
     def start(self, target: RemoteTarget, prompt: Sequence[int], max_new_tokens: int) -> float:
         """Decide who begins; let the drafter take in the prompt where that is the user."""
-        self._policy.start(len(prompt))
-        self._handover = HandOver(enabled=self._enabled, alone=not self._policy.pays_at_first)
+        policy = self._policy
+        policy.start(len(prompt))
+        alone, confidence = not policy.pays_at_first, policy.confidence
+        self._handover = HandOver(enabled=self._enabled, alone=alone, confidence=confidence)
         if self._handover.alone:
             target.ask_generate()  # right behind the prompt: no round trip is lost
             self._asked = True

@@ -146,6 +146,11 @@ class AdaptivePolicy:
         self.worth = Worth(self._promise.cost, self._promise.gain, self._pair.confidence)
 
     @property
+    def confidence(self) -> float:
+        """How well the pair's chances are known, 0 … 1."""
+        return self._pair.confidence
+
+    @property
     def plain(self) -> float:
         """Cost of a token that the server decodes alone, as things are."""
         return self._round.costs.plain

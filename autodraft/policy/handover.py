@@ -11,9 +11,12 @@ _COST_STEP: Final = 0.25
 """Share of the newest round in the running means of cost and expected gain."""
 _MEMORY: Final = 0.98
 """What is left of an earlier round's weight, round by round, in how far gains come true."""
-_TRUST: Final = 2.0
+_TRUST: Final = 1.0
 _MORE_TRUST: Final = 8.0
 """Tokens that expected gains are trusted by before any came true; more for a calibrated pair."""
+_PATIENCE: Final = 0.5
+_MORE_PATIENCE: Final = 0.5
+"""Rounds that speculation may have cost in vain before it is given up; more for such a pair."""
 PROBE_SHARE: Final = 0.01
 """Most of the time that probes may cost."""
 _APART: Final = 2.0
@@ -68,21 +71,23 @@ class Worth:
 class HandOver:
     """When the server decodes alone, and when speculation is tried again.
 
-    Speculation is given up when what its rounds have cost beyond plain decoding adds up to one
-    round. It is tried again after a wait of which the trial takes ``PROBE_SHARE``, and the waits
+    Speculation is given up when what its rounds have cost beyond plain decoding adds up to half a
+    round, or to a whole one where the chances are well known. It is tried again after a wait of which the trial takes ``PROBE_SHARE``, and the waits
     grow.
 
     Attributes:
         alone: Whether the server is to decode alone.
     """
 
-    def __init__(self, *, enabled: bool, alone: bool = False) -> None:
+    def __init__(self, *, enabled: bool, alone: bool = False, confidence: float = 0.0) -> None:
         """Begin a request.
 
         Args:
             enabled: Whether to hand over at all.
             alone: Whether plain decoding is forecast to be cheaper.
+            confidence: How well the chances are known, 0 … 1.
         """
+        self._patience = _PATIENCE + _MORE_PATIENCE * confidence
         self._enabled = enabled
         self.alone = enabled and alone
         self._regret = 0.0
@@ -101,7 +106,7 @@ class HandOver:
         if not self._enabled:
             return
         self._regret = max(self._regret + cost - plain * tokens, -round_cost)
-        if self._regret > round_cost:
+        if self._regret > self._patience * round_cost:
             self.alone = True
 
     def begin_alone(self, now_s: float) -> None:
