@@ -72,8 +72,8 @@ class HandOver:
     """When the server decodes alone, and when speculation is tried again.
 
     Speculation is given up when what its rounds have cost beyond plain decoding adds up to half a
-    round, or to a whole one where the chances are well known. It is tried again after a wait of which the trial takes ``PROBE_SHARE``, and the waits
-    grow.
+    round, or to a whole one where the chances are well known. It is tried again after a wait of
+    which the trial takes ``PROBE_SHARE``, and the waits grow.
 
     Attributes:
         alone: Whether the server is to decode alone.

@@ -4,6 +4,7 @@ The latencies that it decides by are made up, so that what it must do is known.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from autodraft.cost import Powers, Prices
 from autodraft.engine.pair import Money, Pair, Tables
 from autodraft.engine.survey import MeasuredPowers, Survey
 from autodraft.policy.adaptive import AdaptivePolicy
+from autodraft.policy.base import Outcome
 from autodraft.policy.calibration import Calibration
 from autodraft.policy.forecast import ChildForecast
 from autodraft.policy.survey import PairPrior
@@ -129,10 +131,8 @@ def test_a_draft_that_is_never_right_is_given_up_before_round_three(
     assert result.request.handed_over_tokens == len(expected) - 1 - emitted
 
 
-def _without_hits(outcome: object) -> object:
-    from dataclasses import replace
-
-    return replace(outcome, reached=outcome.reached[:1])  # type: ignore[attr-defined,type-var]
+def _without_hits(outcome: Outcome) -> Outcome:
+    return replace(outcome, reached=outcome.reached[:1])
 
 
 def test_going_to_and_fro_loses_no_token(
