@@ -4,7 +4,6 @@ The answer is the same either way: every token that the server makes is committe
 speculation is tried again the draft catches up with them, as part of that round's drafting.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 
 from autodraft.engine.remote import RemoteTarget
@@ -35,7 +34,7 @@ class Adaptive:
         self._rounds = rounds
         self._policy = policy
         self._enabled = handover
-        self._handover = HandOver(enabled=handover)
+        self._handover = HandOver(policy.opening, enabled=handover)
         self._asked = False
         self._alone_tokens = 0
 
@@ -47,9 +46,11 @@ class Adaptive:
     def start(self, target: RemoteTarget, prompt: Sequence[int], max_new_tokens: int) -> float:
         """Decide who begins; let the drafter take in the prompt where that is the user."""
         policy = self._policy
-        policy.start(len(prompt))
-        alone, confidence = not policy.pays_at_first, policy.confidence
-        self._handover = HandOver(enabled=self._enabled, alone=alone, confidence=confidence)
+        policy.start(len(prompt), max_new_tokens)
+        self._handover = HandOver(
+            policy.opening, enabled=self._enabled, confidence=policy.confidence
+        )
+        self._handover.begin(policy.opening_cost, policy.loss)
         if self._handover.alone:
             target.ask_generate()  # right behind the prompt: no round trip is lost
             self._asked = True
@@ -65,7 +66,7 @@ class Adaptive:
 
     def finish(self) -> None:
         """Free what the drafter held."""
-        self._policy.end()
+        self._handover.end()
         self._rounds.finish()
 
     def report(self) -> MethodReport:
@@ -79,9 +80,7 @@ class Adaptive:
 
     def _decode_round(self, progress: Progress, target: RemoteTarget) -> list[int]:
         block, outcome = self._rounds.round(progress, target)
-        cost, tokens = self._policy.weigh(outcome)
-        round_cost = self._policy.worth.round_cost
-        self._handover.observe_round(cost, tokens, self._policy.plain, round_cost)
+        self._handover.observe_round(self._policy.weigh(outcome), self._policy.transfer)
         return block
 
     def _decode_alone(self, progress: Progress, target: RemoteTarget) -> Iterator[list[int]]:
@@ -89,17 +88,17 @@ class Adaptive:
         if not self._asked:
             target.ask_generate()
         self._asked = False
-        policy, stopping = self._policy, False
-        self._handover.begin_alone(time.perf_counter())
+        policy, handover, stopping = self._policy, self._handover, False
         for step in target.steps():
             progress.queue_s += step.queue_s
             policy.observe_plain(len(progress.context), step.forward_s)
             block = progress.commit(step.tokens)
             self._alone_tokens += len(block)
             yield block
-            left_s = progress.remaining * policy.plain_s
-            now_s = time.perf_counter()
-            if not stopping and self._handover.probe_is_due(now_s, policy.probe_s, left_s):
+            handover.observe_alone(policy.plain * len(block))
+            left = policy.plain * progress.remaining
+            if not stopping and handover.probe_is_due(policy.loss, left):
                 target.stop_stream()
                 stopping = True
-        self._handover.begin_probe()
+        if progress.finish is None:
+            handover.begin_probe()

@@ -13,7 +13,7 @@ from autodraft.engine.survey import Survey
 from autodraft.errors import ConfigError
 from autodraft.policy import TreeLimits
 from autodraft.policy.adaptive import Ablation, AdaptivePolicy, PairKnowledge
-from autodraft.policy.costs import Latencies, RoundCosts, forecast
+from autodraft.policy.costs import Latencies, RoundCosts, Shapes
 from autodraft.policy.survey import DEPTH, WIDTHS
 from autodraft.profiling.correction import CorrectedTable
 from autodraft.profiling.link import LinkEstimate
@@ -146,7 +146,7 @@ class Pair:
         )
         cap = gains.gains.shape[2] - 1
         costs = RoundCosts(SECONDS, as_measured, CONTEXTS[0], cap)
-        best = forecast(costs, gains, DEPTH, WIDTHS[-1])
+        best = Shapes(costs, gains, DEPTH, WIDTHS[-1]).cheapest()
         sending_s = best.cost - best.drafting
         total = units.draft_s * best.drafting + units.verify_s * sending_s
         return total / (1.0 + best.gain)

@@ -86,6 +86,7 @@ def survey(
             continue
         rules = StopRules(frozenset(welcome.eos_ids), limit)
         method = Speculative("survey", Rounds(policy, drafter))
+        policy.begin_text()
         request = Request(target, method, prompt, rules, meters)
         for _ in request:
             pass
@@ -171,6 +172,7 @@ def _read(content: dict[str, Any], path: Path) -> Survey:
             child_trials=np.array(stored["child_trials"], dtype=np.float64),
             widths=np.array(stored["widths"], dtype=np.int64),
             gains=np.array(stored["gains"], dtype=np.float64),
+            ease=np.array(stored["ease"], dtype=np.float64),
             rounds=int(stored["rounds"]),
         )
         prior.knowledge()  # checks the shapes

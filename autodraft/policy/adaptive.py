@@ -19,9 +19,10 @@ import numpy as np
 from autodraft.cost import Phases
 from autodraft.policy.base import Outcome, Prediction, TreeLimits
 from autodraft.policy.calibration import Calibration, Reliability
-from autodraft.policy.costs import Latencies, RoundCosts, forecast
+from autodraft.policy.costs import Latencies, RoundCosts, Shapes
 from autodraft.policy.forecast import CHILDREN, ChildForecast, GainTable
-from autodraft.policy.handover import Worth
+from autodraft.policy.handover import Weighed, Worth, patience
+from autodraft.policy.opening import Opening, opening_cost
 from autodraft.tree.draft_tree import FloatArray, IntArray
 from autodraft.tree.growth import TreeGrowth
 
@@ -29,7 +30,8 @@ _LOOKAHEAD: Final = 2
 """Unseen levels that a decision weighs: one alone may not fill the step of a latency table."""
 _CONFIDENT_TRIALS: Final = 400.0
 """Judged candidates that make half of full confidence in the calibration."""
-_BONUS_STEP: Final = 0.1
+_USUAL_TOKENS: Final = 128
+"""Length of an answer that may have more tokens."""
 
 
 @dataclass
@@ -41,14 +43,14 @@ class PairKnowledge:
         calibration: Chances of drafted tokens.
         children: Chances of what was not drafted yet.
         gains: What fixed shapes gain.
-        bonus: How much cheaper a token has been than the best fixed shape promised.
+        openings: How answers began and what came of it, by the blend they were for.
     """
 
     latencies: Latencies
     calibration: Calibration
     children: ChildForecast
     gains: GainTable
-    bonus: float = 1.0
+    openings: dict[Phases, Opening] = field(default_factory=dict)
 
     @property
     def confidence(self) -> float:
@@ -108,6 +110,7 @@ class AdaptivePolicy:
     Attributes:
         limits: Ceilings that hold.
         worth: θ, tracked.
+        opening: What is known of how answers of this blend begin.
         draft_reliability: How often the draft's own word came true.
         reliability: How often calibrated chances did.
     """
@@ -134,16 +137,18 @@ class AdaptivePolicy:
         self._still = ablation or Ablation()
         self.draft_reliability = Reliability()
         self.reliability = Reliability()
+        self.opening = pair.openings.setdefault(phases, Opening())
         self._widths = self._width_options()
-        self._rounds = 0
-        self.start(0)
+        self.start(0, 1)
 
-    def start(self, prompt_tokens: int) -> None:
+    def start(self, prompt_tokens: int, max_new_tokens: int) -> None:
         """Begin a request: forecast what its rounds will be worth."""
         costs, limits = self._costs(prompt_tokens), self.limits
         self._round = _Round(costs, np.empty(0))
-        self._promise = forecast(costs, self._pair.gains, limits.max_depth, limits.width)
-        self.worth = Worth(self._promise.cost, self._promise.gain, self._pair.confidence)
+        self._max_new_tokens = max_new_tokens
+        self._shapes = Shapes(costs, self._pair.gains, limits.max_depth, limits.width)
+        promise = self._shapes.cheapest()
+        self.worth = Worth(promise.cost, promise.gain, self._pair.confidence)
 
     @property
     def confidence(self) -> float:
@@ -160,15 +165,14 @@ class AdaptivePolicy:
         self._pair.latencies.target.observe(1, context_tokens, step_s)
 
     @property
-    def probe_s(self) -> float:
-        """Seconds that it costs to try speculation while the server decodes alone."""
-        costs = self._round.costs
-        return float(costs.wait_s[0] + 2 * costs.verify_s[0] + 2 * costs.step_s(1))
+    def transfer(self) -> float:
+        """Cost of letting the server go on alone: the way of the request."""
+        return self._phases.of_round(0.0, 0.0, float(self._round.costs.wait_s[0]))
 
     @property
-    def plain_s(self) -> float:
-        """Seconds of a token that the server decodes alone."""
-        return float(self._round.costs.verify_s[0])
+    def loss(self) -> float:
+        """Cost of trying rounds in vain."""
+        return patience(self.confidence) * self.worth.round_cost + self.transfer
 
     @property
     def costs(self) -> RoundCosts:
@@ -176,9 +180,10 @@ class AdaptivePolicy:
         return self._round.costs
 
     @property
-    def pays_at_first(self) -> bool:
-        """Whether speculation is forecast to be cheaper than plain decoding."""
-        return self._promise.ratio * self._pair.bonus < self.costs.plain
+    def opening_cost(self) -> float:
+        """Forecast cost of an answer that begins with rounds, in parts of plain decoding."""
+        tokens = min(self._max_new_tokens, _USUAL_TOKENS)
+        return opening_cost(self._shapes.by_text(), self.plain, self.loss, tokens)
 
     def cost_of(self, outcome: Outcome) -> float:
         """Return what a round has cost."""
@@ -255,19 +260,11 @@ class AdaptivePolicy:
         for node, truth in zip(outcome.reached.tolist(), outcome.truths, strict=True):
             self._judge(node, truth)
 
-    def weigh(self, outcome: Outcome) -> tuple[float, float]:
-        """Track θ; return what a round has cost, and the tokens that it is worth."""
+    def weigh(self, outcome: Outcome) -> Weighed:
+        """Track θ; return what a round has cost and what it is worth."""
         cost, accepted = self.cost_of(outcome), len(outcome.reached) - 1
-        tokens = self.worth.observe(cost, self._round.plan.gain, accepted)
-        self._rounds += 1
-        return cost, tokens
-
-    def end(self) -> None:
-        """End the request: remember how its rounds compared with the forecast."""
-        if self._rounds and self._promise.gain:
-            share = 1 - (1 - _BONUS_STEP) ** min(self._rounds, 10)
-            found = min(max(self.worth.value / self._promise.ratio, 0.5), 1.5)
-            self._pair.bonus += share * (found - self._pair.bonus)
+        worth = self.worth.observe(cost, self._round.plan.gain, accepted)
+        return Weighed(cost, worth, 1 + accepted, self.plain, self.worth.round_cost)
 
     # ----------------------------------------------------------------------- how it decides
 

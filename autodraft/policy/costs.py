@@ -137,32 +137,47 @@ class Forecast:
     drafting: float
 
 
-def forecast(costs: RoundCosts, gains: GainTable, max_depth: int, width: int) -> Forecast:
-    """Return the cheapest of all fixed shapes, a bare root among them.
+class Shapes:
+    """What each fixed shape costs and gains behind one context; a bare root is always one more."""
 
-    Args:
-        costs: Costs behind the present context.
-        gains: What each shape gains.
-        max_depth: Deepest tree allowed.
-        width: Widest level allowed.
-    """
-    cap = min(gains.gains.shape[2], len(costs.sending))
-    depth = min(gains.depth, max_depth)
-    allowed = max(1, int((gains.widths <= width).sum()))
-    gain = gains.gains[:depth, :allowed, :cap]
-    step = np.array([costs.step(int(rows)) for rows in gains.widths[:allowed]])
-    levels = np.arange(depth)[:, None, None]
-    drafting = costs.step(1) + levels * step[:, None]
-    cost = drafting + costs.sending[:cap]
-    bare = Forecast(float(costs.sending[0]), float(costs.sending[0]), 0.0, 0.0)
-    if not gain.size:
-        return bare
-    ratio = cost / (1.0 + gain)
-    best = np.unravel_index(int(ratio.argmin()), ratio.shape)
-    found = Forecast(
-        float(ratio[best]),
-        float(cost[best]),
-        float(gain[best]),
-        float(drafting[best[0], best[1], 0]),
-    )
-    return min(found, bare, key=lambda each: each.ratio)
+    def __init__(self, costs: RoundCosts, gains: GainTable, max_depth: int, width: int) -> None:
+        """Look it up.
+
+        Args:
+            costs: Costs behind the context.
+            gains: What each shape gains.
+            max_depth: Deepest tree allowed.
+            width: Widest level allowed.
+        """
+        cap = min(gains.gains.shape[2], len(costs.sending))
+        depth = min(gains.depth, max_depth)
+        allowed = max(1, int((gains.widths <= width).sum()))
+        step = np.array([costs.step(int(rows)) for rows in gains.widths[:allowed]])
+        self._gain: FloatArray = gains.gains[:depth, :allowed, :cap]
+        self._drafting = costs.step(1) + np.arange(depth)[:, None, None] * step[:, None]
+        self._cost: FloatArray = self._drafting + costs.sending[:cap]
+        self._bare = float(costs.sending[0])
+        self._ease = gains.ease
+
+    def cheapest(self) -> Forecast:
+        """Return the shape whose tokens cost least on average."""
+        bare = Forecast(self._bare, self._bare, 0.0, 0.0)
+        if not self._gain.size:
+            return bare
+        ratio = self._cost / (1.0 + self._gain)
+        best = np.unravel_index(int(ratio.argmin()), ratio.shape)
+        found = Forecast(
+            float(ratio[best]),
+            float(self._cost[best]),
+            float(self._gain[best]),
+            float(self._drafting[best[0], best[1], 0]),
+        )
+        return min(found, bare, key=lambda each: each.ratio)
+
+    def by_text(self) -> FloatArray:
+        """Return what a token of each text costs by the shape that is best for it, [P]."""
+        if not self._gain.size:
+            return np.full(len(self._ease), self._bare)
+        return np.array(
+            [min(self._bare, (self._cost / (1.0 + ease * self._gain)).min()) for ease in self._ease]
+        )

@@ -90,18 +90,22 @@ class GainTable:
         widths: Frontier nodes expanded in one level, rising, [W].
         gains: Mean accepted length of the best tree of up to N nodes that depth d and width w
             allow, [D, W, N + 1]: depths from 1, nodes from 0.
+        ease: How much more than that trees gained of each text that was tried, as a factor, [P].
     """
 
-    def __init__(self, widths: IntArray, gains: FloatArray) -> None:
-        """Take what was measured.
+    def __init__(self, widths: IntArray, gains: FloatArray, ease: FloatArray | None = None) -> None:
+        """Take what was measured; without ``ease`` all texts are alike.
 
         Raises:
             ValueError: If the shapes do not fit.
         """
         if gains.ndim != 3 or gains.shape[1] != len(widths) or not gains.size:
             raise ValueError(f"gains of shape {gains.shape} for {len(widths)} widths")
+        if ease is not None and (ease.ndim != 1 or not len(ease)):
+            raise ValueError(f"ease of shape {ease.shape} is not one factor a text")
         self.widths = widths
         self.gains = gains
+        self.ease: FloatArray = np.ones(1) if ease is None else ease
 
     @property
     def depth(self) -> int:

@@ -2,10 +2,12 @@
 
 ``Worth`` tracks θ, the cost per token of the rounds as they are now (Dinkelbach's parameter, DESIGN
 §5). ``HandOver`` compares it with plain decoding. Both are of one request. Knows neither trees nor
-clocks: it is handed costs and the time.
+clocks: it is handed costs.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
+
+from autodraft.policy.opening import TRIAL_SHARE, Opening
 
 _COST_STEP: Final = 0.25
 """Share of the newest round in the running means of cost and expected gain."""
@@ -17,10 +19,24 @@ _MORE_TRUST: Final = 8.0
 _PATIENCE: Final = 0.5
 _MORE_PATIENCE: Final = 0.5
 """Rounds that speculation may have cost in vain before it is given up; more for such a pair."""
-PROBE_SHARE: Final = 0.01
-"""Most of the time that probes may cost."""
-_APART: Final = 2.0
-"""How much longer the wait becomes from probe to probe."""
+
+
+class Weighed(NamedTuple):
+    """A round in the blend's unit.
+
+    Attributes:
+        cost: What it cost.
+        worth: Tokens that it is worth, chance left out.
+        tokens: Tokens that it made.
+        plain: What a token costs at present where the server decodes alone.
+        usual: What a round costs at present.
+    """
+
+    cost: float
+    worth: float
+    tokens: int
+    plain: float
+    usual: float
 
 
 class Worth:
@@ -68,64 +84,106 @@ class Worth:
         return 1.0 + self.truth * promised
 
 
+def patience(confidence: float) -> float:
+    """Return the rounds that may be lost before speculation is given up.
+
+    Args:
+        confidence: How well the chances are known, 0 … 1.
+    """
+    return _PATIENCE + _MORE_PATIENCE * confidence
+
+
 class HandOver:
     """When the server decodes alone, and when speculation is tried again.
 
     Speculation is given up when what its rounds have cost beyond plain decoding adds up to half a
-    round, or to a whole one where the chances are well known. It is tried again after a wait of
-    which the trial takes ``PROBE_SHARE``, and the waits grow.
+    round, or to a whole one where the chances are well known. It is tried again, and begun with
+    where it is not expected to pay, as often as ``Trials`` allows.
 
     Attributes:
         alone: Whether the server is to decode alone.
     """
 
-    def __init__(self, *, enabled: bool, alone: bool = False, confidence: float = 0.0) -> None:
-        """Begin a request.
+    def __init__(self, opening: Opening, *, enabled: bool, confidence: float = 0.0) -> None:
+        """Prepare for a request.
 
         Args:
+            opening: What the answers of this blend have learned.
             enabled: Whether to hand over at all.
-            alone: Whether plain decoding is forecast to be cheaper.
             confidence: How well the chances are known, 0 … 1.
         """
-        self._patience = _PATIENCE + _MORE_PATIENCE * confidence
+        self._opening = opening
         self._enabled = enabled
-        self.alone = enabled and alone
+        self._patience = patience(confidence)
+        self.alone = False
+        self._on_trial = False
+        self._opened = True
         self._regret = 0.0
-        self._since_s = 0.0
-        self._spacing = 1.0
+        self._excess = 0.0
+        self._lost = 0.0
+        self._plain_cost = 0.0
+        self._forecast = 1.0
 
-    def observe_round(self, cost: float, tokens: float, plain: float, round_cost: float) -> None:
+    def begin(self, forecast: float, loss: float) -> None:
+        """Decide who begins.
+
+        Args:
+            forecast: What an answer costs that begins with rounds, in parts of plain decoding.
+            loss: What may be lost until rounds are given up.
+        """
+        self._forecast = forecast
+        if not self._enabled or self._opening.pays(forecast):
+            return
+        self._on_trial = self._opening.trials.due(loss)
+        self.alone = not self._on_trial
+        self._opened = self._on_trial
+
+    def observe_round(self, weighed: Weighed, transfer: float) -> None:
         """Weigh a round of speculation against plain decoding.
 
         Args:
-            cost: What it cost.
-            tokens: What it is worth.
-            plain: Cost of a token that the server decodes alone.
-            round_cost: What rounds cost at present.
+            weighed: The round.
+            transfer: What handing over costs.
         """
-        if not self._enabled:
-            return
-        self._regret = max(self._regret + cost - plain * tokens, -round_cost)
-        if self._regret > self._patience * round_cost:
+        plain = weighed.plain
+        self._plain_cost += plain * weighed.tokens
+        self._excess += weighed.cost - plain * weighed.tokens
+        self._regret = max(self._regret + weighed.cost - plain * weighed.worth, -weighed.usual)
+        if self._enabled and self._regret > self._patience * weighed.usual:
+            self._excess += transfer
+            self._end_stretch()
             self.alone = True
 
-    def begin_alone(self, now_s: float) -> None:
-        """The server begins to decode alone."""
-        self._since_s = now_s
+    def observe_alone(self, cost: float) -> None:
+        """The server has decoded at this cost."""
+        self._plain_cost += cost
+        self._opening.trials.pay_in(cost)
 
-    def probe_is_due(self, now_s: float, probe_s: float, left_s: float) -> bool:
+    def probe_is_due(self, loss: float, left: float) -> bool:
         """Tell whether speculation is to be tried again.
 
         Args:
-            now_s: The time.
-            probe_s: Seconds that a trial costs.
-            left_s: Seconds of plain decoding that the answer may still take.
+            loss: What that may cost in vain.
+            left: What plain decoding of the rest of the answer may cost.
         """
-        wait_s = self._spacing * probe_s / PROBE_SHARE
-        return now_s - self._since_s >= wait_s and left_s >= wait_s
+        return self._opening.trials.due(loss) and TRIAL_SHARE * left >= loss
 
     def begin_probe(self) -> None:
         """Speculation is tried again: it is given up as before."""
         self.alone = False
+        self._on_trial = True
         self._regret = 0.0
-        self._spacing *= _APART
+
+    def end(self) -> None:
+        """The answer has ended: remember what rounds have cost or saved."""
+        if not self.alone:
+            self._end_stretch()
+        if self._enabled and self._opened and self._plain_cost:
+            self._opening.learn(1.0 + self._lost / self._plain_cost, self._forecast)
+
+    def _end_stretch(self) -> None:
+        """Rounds end here, for the server's decoding or for good."""
+        if self._on_trial:
+            self._opening.trials.settle(self._excess)
+        self._lost += self._excess
+        self._on_trial, self._excess = False, 0.0

@@ -30,7 +30,8 @@ class PairPrior:
         child_sums: As ``ChildForecast`` takes them, and so are the next.
         child_trials: See there.
         widths: Of the table of gains.
-        gains: As ``GainTable`` takes them.
+        gains: As ``GainTable`` takes them, and so is the next.
+        ease: See there.
         rounds: Rounds that it rests on.
     """
 
@@ -39,6 +40,7 @@ class PairPrior:
     child_trials: FloatArray
     widths: IntArray
     gains: FloatArray
+    ease: FloatArray
     rounds: int
 
     def knowledge(self) -> tuple[Calibration, ChildForecast, GainTable]:
@@ -46,7 +48,7 @@ class PairPrior:
         return (
             Calibration(self.calibration),
             ChildForecast(self.child_sums, self.child_trials),
-            GainTable(self.widths, self.gains),
+            GainTable(self.widths, self.gains, self.ease),
         )
 
 
@@ -57,6 +59,7 @@ class _Level(NamedTuple):
 
 
 class _Tree(NamedTuple):
+    text: int
     parents: IntArray
     depths: IntArray
     levels: list[_Level]
@@ -77,6 +80,11 @@ class SurveyPolicy(StaticPolicy):
         self._calibration = Calibration()
         self._levels: list[_Level] = []
         self._trees: list[_Tree] = []
+        self._texts = 0
+
+    def begin_text(self) -> None:
+        """The rounds to come are of another text than those before."""
+        self._texts += 1
 
     @property
     def rounds(self) -> int:
@@ -112,7 +120,8 @@ class SurveyPolicy(StaticPolicy):
                     self._calibration.learn(depth, level.log_probs[row], hit)
         growth = outcome.growth
         if self._levels:
-            self._trees.append(_Tree(growth.parents, growth.depths, self._levels))
+            tree = _Tree(self._texts, growth.parents, growth.depths, self._levels)
+            self._trees.append(tree)
 
     def prior(self) -> PairPrior:
         """Return what was learned: all trees, valued by the final calibration.
@@ -125,18 +134,25 @@ class SurveyPolicy(StaticPolicy):
         children, cap = ChildForecast(), self.limits.node_budget
         widths = np.array(WIDTHS, dtype=np.int64)
         gains = np.zeros((self.limits.max_depth, len(WIDTHS), cap + 1))
+        by_text: dict[int, list[float]] = {}
         for tree in self._trees:
             values = self._valued(tree, children)
             found = shape_gains(tree.parents, tree.depths, values, widths, cap)
-            deepest = len(found)  # near the end of an answer a tree is cut
-            gains[:deepest] += found
-            gains[deepest:] += found[-1]
+            # Near the end of an answer a tree is cut; a deeper one gains no more.
+            found = np.concatenate((found, np.tile(found[-1:], (len(gains) - len(found), 1, 1))))
+            gains[: len(found)] += found
+            by_text.setdefault(tree.text, []).append(
+                float(found[-1, -1, -1]) if len(found) else 0.0
+            )
+        means = np.array([np.mean(of_text) for of_text in by_text.values()])
+        usual = gains[-1, -1, -1] / len(self._trees)
         return PairPrior(
             self._calibration.counts,
             children.sums,
             children.trials,
             widths,
             gains / len(self._trees),
+            means / usual if usual else np.ones(len(means)),
             len(self._trees),
         )
 

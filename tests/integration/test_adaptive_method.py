@@ -19,6 +19,7 @@ from autodraft.policy.adaptive import AdaptivePolicy
 from autodraft.policy.base import Outcome
 from autodraft.policy.calibration import Calibration
 from autodraft.policy.forecast import ChildForecast
+from autodraft.policy.opening import Trials
 from autodraft.policy.survey import PairPrior
 from autodraft.profiling.link import LinkEstimate
 from autodraft.profiling.tables import LatencyTable
@@ -71,6 +72,7 @@ def knows(engine: Autodraft, *, draft_s: float, gain: float, rtt_s: float = 0.0)
         child_trials=children.trials,
         widths=np.array([1]),
         gains=np.full((1, 1, 9), gain),
+        ease=np.ones(1),
         rounds=1,
     )
     found = Survey(prior, MeasuredPowers(None, None, None))
@@ -140,7 +142,8 @@ def test_going_to_and_fro_loses_no_token(
 ) -> None:
     knows(engine, draft_s=1e-5, gain=3.0)
     monkeypatch.setattr(AdaptivePolicy, "cost_of", lambda self, outcome: 100 * self.plain)
-    monkeypatch.setattr(AdaptivePolicy, "probe_s", property(lambda self: 0.0))  # always due
+    monkeypatch.setattr(Trials, "due", lambda self, loss: True)
+    monkeypatch.setattr(AdaptivePolicy, "loss", property(lambda self: 0.0))
     result = engine.run(PROMPT, method=spec(), max_new_tokens=TOKENS)
     assert result.token_ids == expected
     alone = result.request.handed_over_tokens or 0

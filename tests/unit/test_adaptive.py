@@ -74,7 +74,7 @@ def begun(
 ) -> AdaptivePolicy:
     """Return a policy in its first round."""
     policy = AdaptivePolicy(limits, phases, pair, ablation)
-    policy.start(10)
+    policy.start(10, 64)
     policy.begin(10, np.log(retrieved))
     return policy
 
@@ -219,7 +219,7 @@ def test_a_draft_that_is_always_right_is_learned_and_goes_to_its_ceiling() -> No
 def test_time_alone_counts_where_nothing_has_a_price() -> None:
     assert SPEED.draft_s == 1.0
     policy = begun(pair_of(gains=ONE_TOKEN))
-    assert policy.pays_at_first
+    assert policy.opening_cost == pytest.approx(0.525)
     assert policy.width(TreeGrowth(1)) == 1
 
 
@@ -304,31 +304,36 @@ def test_without_calibration_the_draft_is_taken_at_its_word() -> None:
     [(0.0, True), (0.94, True), (0.96, False), (1e6, False)],  # (1.05 + RTT) / 2 against 1
 )
 def test_a_long_way_to_the_target(rtt_s: float, pays: bool) -> None:
-    assert begun(pair_of(gains=ONE_TOKEN, rtt_s=rtt_s)).pays_at_first == pays
+    policy = begun(pair_of(gains=ONE_TOKEN, rtt_s=rtt_s))
+    assert policy.opening.pays(policy.opening_cost) == pays
 
 
 def test_the_way_is_free_where_only_the_targets_time_costs() -> None:
     pair = pair_of(gains=ONE_TOKEN, rtt_s=1e6)
     policy = begun(pair, phases=TARGETS_TIME)
     assert policy.worth.value == pytest.approx(0.5)  # a second of the target for two tokens
-    assert policy.pays_at_first
+    assert policy.opening_cost == pytest.approx(0.5)
 
 
 def test_what_gains_nothing_does_not_pay() -> None:
-    assert not begun(pair_of()).pays_at_first
+    policy = begun(pair_of())
+    assert policy.opening_cost == pytest.approx(1.0)
+    assert not policy.opening.pays(policy.opening_cost)
 
 
-def test_earlier_requests_correct_the_forecast() -> None:
-    pair = pair_of(gains=ONE_TOKEN)  # 0.525 a token is promised
-    pair.bonus = 2.0
-    assert not begun(pair).pays_at_first
-    pair.bonus = 1.0
-    policy = begun(pair)
-    policy.end()
-    assert pair.bonus == 1.0  # no round
-    policy.weigh(outcome_of(one_level([0.5]), [0], [11], slower=20.0))
-    policy.end()
-    assert pair.bonus == pytest.approx(1.05)  # a tenth of the way to 1.5, the most
+def test_an_easy_text_may_be_worth_the_others() -> None:
+    # Gains of 0.2 and 5 tokens for 1.05 s a round: one text loses, the other wins much.
+    gains = GainTable(np.array([1]), np.array([[[0.0, 2.6]]]), np.array([0.2 / 2.6, 5 / 2.6]))
+    policy = begun(pair_of(gains=gains, rtt_s=0.5))
+    assert policy.loss == pytest.approx(0.5 * 1.55 + 0.5)  # half a round, and handing over
+    handed_over = 1 + policy.loss / 64
+    assert policy.opening_cost == pytest.approx((1.55 / 6 + handed_over) / 2)
+
+
+def test_each_blend_has_an_opening_of_its_own() -> None:
+    pair = pair_of(gains=ONE_TOKEN)
+    assert begun(pair).opening is begun(pair).opening
+    assert begun(pair).opening is not begun(pair, phases=TARGETS_TIME).opening
 
 
 # ----------------------------------------------------------------------- predicting, learning
@@ -377,15 +382,16 @@ def test_slower_machines_show() -> None:
     assert policy.costs.step_s(1) == pytest.approx(0.15)
     assert policy.costs.verify_s[1] == pytest.approx(3.0)
     assert policy.plain == pytest.approx(3.0)
-    assert policy.plain_s == pytest.approx(3.0)
 
 
 def test_a_round_is_weighed() -> None:
     policy = begun(pair_of(gains=ONE_TOKEN))
     growth = one_level([0.5])
     assert policy.num_nodes(growth) == 1
-    cost, tokens = policy.weigh(outcome_of(growth, [0], [11]))
-    assert cost == pytest.approx(1.05)
+    weighed = policy.weigh(outcome_of(growth, [0], [11]))
+    assert weighed.cost == pytest.approx(1.05)
+    assert weighed.tokens == 1
+    assert weighed.plain == pytest.approx(1.0)
     # Half a token was promised and none came: truth 1 / 1.5.
-    assert tokens == pytest.approx(1 + 0.5 / 1.5)
+    assert weighed.worth == pytest.approx(1 + 0.5 / 1.5)
     assert policy.worth.round_cost == pytest.approx(1.05)

@@ -10,7 +10,6 @@ from autodraft.policy.adaptive import Ablation, AdaptivePolicy, PairKnowledge
 from autodraft.policy.calibration import Calibration, Reliability
 from autodraft.policy.costs import Latencies
 from autodraft.policy.forecast import CHILDREN, ChildForecast, GainTable, shape_gains
-from autodraft.policy.handover import HandOver, Worth
 from autodraft.profiling.correction import CorrectedTable
 from autodraft.profiling.link import LinkEstimate
 from autodraft.profiling.tables import LatencyTable
@@ -145,7 +144,7 @@ def policy_of(
     gains = GainTable(np.array([1]), np.full((1, 1, 2), gain))
     pair = PairKnowledge(latencies, Calibration(), children, gains)
     policy = AdaptivePolicy(limits, SPEED, pair, ablation)
-    policy.start(10)
+    policy.start(10, 64)
     policy.begin(10, np.empty(0))
     return policy
 
@@ -214,47 +213,5 @@ def test_held_parts_are_held() -> None:
 
 
 def test_a_link_without_end_and_a_price_of_nothing() -> None:
-    assert policy_of(FLAT).pays_at_first  # 0.525 a token against 1
-    assert not policy_of(FLAT, rtt_s=1e6).pays_at_first
-
-
-# -------------------------------------------------------------------------------- handing over
-
-
-def test_theta_converges_and_follows_a_step() -> None:
-    worth = Worth(cost=1.0, gain=3.0, confidence=0.0)
-    for _ in range(60):
-        worth.observe(2.0, 2.0, 1)  # half of what is promised comes true: 2 tokens for 2
-    assert worth.value == pytest.approx(1.0, rel=0.05)
-    for _ in range(12):
-        worth.observe(6.0, 2.0, 1)
-    assert worth.value == pytest.approx(3.0, rel=0.1)
-
-
-def test_a_draft_that_is_never_right_is_given_up_before_round_three() -> None:
-    worth, handover = Worth(2.0, 1.5, 0.0), HandOver(enabled=True)
-    for _ in range(2):
-        tokens = worth.observe(2.0, 1.5, 0)
-        handover.observe_round(2.0, tokens, plain=1.0, round_cost=worth.round_cost)
-    assert handover.alone
-
-
-@pytest.mark.parametrize(("enabled", "accepted"), [(True, 2), (False, 0)])
-def test_speculation_goes_on_where_it_pays_or_must(enabled: bool, accepted: int) -> None:
-    worth, handover = Worth(2.0, 2.0, 0.0), HandOver(enabled=enabled, alone=not enabled)
-    for _ in range(50):
-        tokens = worth.observe(2.0, 2.0, accepted)
-        handover.observe_round(2.0, tokens, plain=1.0, round_cost=worth.round_cost)
-        assert not handover.alone
-
-
-def test_trials_cost_one_percent_and_grow_apart() -> None:
-    handover = HandOver(enabled=True, alone=True)
-    handover.begin_alone(0.0)
-    assert not handover.probe_is_due(9.9, probe_s=0.1, left_s=1e3)
-    assert handover.probe_is_due(10.0, probe_s=0.1, left_s=1e3)
-    assert not handover.probe_is_due(10.0, probe_s=0.1, left_s=5.0)  # nothing left to win
-    handover.begin_probe()
-    handover.begin_alone(20.0)
-    assert not handover.probe_is_due(39.9, probe_s=0.1, left_s=1e3)
-    assert handover.probe_is_due(40.0, probe_s=0.1, left_s=1e3)
+    assert policy_of(FLAT).opening_cost == pytest.approx(0.525)  # a token, against 1
+    assert policy_of(FLAT, rtt_s=1e6).opening_cost > 1e3

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from autodraft.cost import SECONDS
-from autodraft.policy.costs import Latencies, RoundCosts, forecast
+from autodraft.policy.costs import Latencies, RoundCosts, Shapes
 from autodraft.policy.forecast import CHILDREN, ChildForecast, GainTable, shape_gains
 from autodraft.profiling.correction import CorrectedTable
 from autodraft.profiling.link import LinkEstimate
@@ -110,6 +110,12 @@ def test_gains_that_do_not_fit_are_refused(shape: tuple[int, ...]) -> None:
         GainTable(np.array([1, 2]), np.zeros(shape))
 
 
+def test_ease_is_one_factor_a_text() -> None:
+    assert GainTable(np.array([1]), np.zeros((1, 1, 2))).ease.tolist() == [1.0]
+    with pytest.raises(ValueError, match="ease"):
+        GainTable(np.array([1]), np.zeros((1, 1, 2)), np.zeros((2, 2)))
+
+
 def costs_of(verify: list[float], cap: int = 3) -> RoundCosts:
     """Return costs by time: 0.1 s a draft step of one row, 0.2 s of two; a bare link."""
     draft = LatencyTable([1, 2], [1], [[0.1, 0.2]])
@@ -142,7 +148,7 @@ GAINS = GainTable(
 def test_the_best_fixed_shape(
     max_depth: int, width: int, cost: float, gain: float, drafting: float
 ) -> None:
-    found = forecast(costs_of(STEPPED), GAINS, max_depth, width)
+    found = Shapes(costs_of(STEPPED), GAINS, max_depth, width).cheapest()
     assert found.cost == pytest.approx(cost)
     assert found.gain == pytest.approx(gain)
     assert found.drafting == pytest.approx(drafting)
@@ -150,15 +156,23 @@ def test_the_best_fixed_shape(
 
 
 def test_the_best_fixed_shape_within_a_smaller_budget() -> None:
-    found = forecast(costs_of(STEPPED, cap=1), GAINS, 2, 2)
+    found = Shapes(costs_of(STEPPED, cap=1), GAINS, 2, 2).cheapest()
     assert (found.cost, found.gain) == pytest.approx((1.1, 0.5))
 
 
 def test_a_bare_root_where_drafting_never_pays() -> None:
     nothing = GainTable(np.array([1]), np.full((2, 1, 4), 0.05))
-    found = forecast(costs_of(STEPPED), nothing, 2, 2)  # 1.1 / 1.05 > 1
+    found = Shapes(costs_of(STEPPED), nothing, 2, 2).cheapest()  # 1.1 / 1.05 > 1
     assert (found.ratio, found.cost, found.gain, found.drafting) == (1.0, 1.0, 0.0, 0.0)
-    assert forecast(costs_of(STEPPED), GAINS, 0, 2).gain == 0.0
+    assert Shapes(costs_of(STEPPED), GAINS, 0, 2).cheapest().gain == 0.0
+
+
+def test_each_text_has_its_own_best_shape() -> None:
+    gains = GainTable(GAINS.widths, GAINS.gains, np.array([0.0, 0.5, 2.0]))
+    found = Shapes(costs_of(STEPPED), gains, 2, 2).by_text()
+    # A bare root; 1.3 / 1.55, or one level and two nodes less: 1.2 / 1.45; 1.3 / 3.2.
+    assert found == pytest.approx([1.0, 1.2 / 1.45, 1.3 / 3.2])
+    assert Shapes(costs_of(STEPPED), gains, 0, 2).by_text() == pytest.approx([1.0] * 3)
 
 
 def test_what_sending_costs_behind_a_link() -> None:

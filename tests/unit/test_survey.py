@@ -117,6 +117,18 @@ def test_gains_are_means_over_rounds_and_a_short_tree_gains_no_more_below() -> N
     assert prior.gains[1, 1] == pytest.approx((deep + short) / 2)
 
 
+def test_how_much_easier_each_text_is_than_the_others() -> None:
+    policy = SurveyPolicy(node_budget=5, max_depth=1)
+    for chances in (FIRST, SECOND):  # 0.9 and 0.8 in sum
+        policy.begin_text()
+        for _ in range(2):
+            surveyed(policy, [], [], (chances,))
+    assert policy.prior().ease == pytest.approx([0.9 / 0.85, 0.8 / 0.85])
+    hopeless = SurveyPolicy(node_budget=5, max_depth=1)
+    surveyed(hopeless, [], [], ((0.0, 0.0),))
+    assert hopeless.prior().ease == pytest.approx([1.0])
+
+
 def test_what_the_draft_excludes_is_no_node() -> None:
     policy = SurveyPolicy(node_budget=5, max_depth=2)
     growth = surveyed(policy, [], [], ((0.65, 0.0), SECOND))

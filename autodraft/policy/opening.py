@@ -1,0 +1,94 @@
+"""How answers begin, and what trying costs: what the answers of one blend learn from each other.
+
+Texts differ. Rounds may lose on most answers and win much on a few, and which one it is shows
+within a round or two. So the question is not whether rounds pay on average, but what an answer
+costs that begins with rounds and is handed over where they lose. Knows neither trees nor clocks.
+"""
+
+from typing import Final
+
+from autodraft.tree.draft_tree import FloatArray
+
+TRIAL_SHARE: Final = 0.01
+"""Most of what plain decoding costs that trials may lose."""
+_APART: Final = 2.0
+"""How much further apart a failed trial moves the next one."""
+_FURTHEST: Final = 8.0
+_FORECAST_ANSWERS: Final = 5.0
+"""Answers that the forecast counts for."""
+_MEMORY: Final = 0.95
+"""What is left of an earlier answer's weight, answer by answer."""
+
+
+class Trials:
+    """A purse: plain decoding pays in a small share, and trying rounds takes it out."""
+
+    def __init__(self) -> None:
+        self._purse = 0.0
+        self._spacing = 1.0
+
+    def pay_in(self, plain_cost: float) -> None:
+        """Take note of what the server has decoded alone."""
+        self._purse += TRIAL_SHARE * plain_cost
+
+    def due(self, loss: float) -> bool:
+        """Tell whether a trial that may lose so much is paid for."""
+        return self._purse >= self._spacing * loss
+
+    def settle(self, excess: float) -> None:
+        """A trial has ended.
+
+        Args:
+            excess: What it cost beyond plain decoding.
+        """
+        self._purse = min(0.0, self._purse - excess)
+        self._spacing = min(_APART * self._spacing, _FURTHEST) if excess > 0 else 1.0
+
+
+class Opening:
+    """Whether an answer begins with rounds.
+
+    Attributes:
+        trials: What may be tried although it is not expected to pay.
+    """
+
+    def __init__(self) -> None:
+        self.trials = Trials()
+        self._sum = 0.0
+        self._answers = 0.0
+
+    def pays(self, forecast: float) -> bool:
+        """Tell whether an answer that begins with rounds is expected to cost less.
+
+        Args:
+            forecast: What it costs by the profile, in parts of plain decoding.
+        """
+        return self.expected(forecast) < 1.0
+
+    def expected(self, forecast: float) -> float:
+        """Return what such an answer is expected to cost, in parts of plain decoding."""
+        known = self._sum + _FORECAST_ANSWERS
+        return forecast * known / (self._answers + _FORECAST_ANSWERS)
+
+    def learn(self, cost: float, forecast: float) -> None:
+        """An answer that began with rounds has ended.
+
+        Args:
+            cost: What it cost, in parts of plain decoding.
+            forecast: What had been forecast.
+        """
+        self._sum = _MEMORY * self._sum + cost / forecast
+        self._answers = _MEMORY * self._answers + 1.0
+
+
+def opening_cost(by_text: FloatArray, plain: float, loss: float, tokens: int) -> float:
+    """Return what an answer costs that begins with rounds, in parts of plain decoding.
+
+    Args:
+        by_text: What a token costs by rounds, text by text, [P].
+        plain: What it costs where the server decodes alone.
+        loss: What is lost until rounds are given up.
+        tokens: Length of an answer.
+    """
+    handed_over = plain + loss / tokens
+    return float(by_text.clip(max=handed_over).mean()) / plain
