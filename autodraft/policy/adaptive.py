@@ -30,6 +30,8 @@ _LOOKAHEAD: Final = 2
 """Unseen levels that a decision weighs: one alone may not fill the step of a latency table."""
 _CONFIDENT_TRIALS: Final = 400.0
 """Judged candidates that make half of full confidence in the calibration."""
+_MOST_PACE: Final = 5.0
+"""How much slower than expected a forward is taken to be at most; and faster."""
 _USUAL_TOKENS: Final = 128
 """Length of an answer that may have more tokens."""
 
@@ -264,7 +266,10 @@ class AdaptivePolicy:
         """Track θ; return what a round has cost and what it is worth."""
         cost, accepted = self.cost_of(outcome), len(outcome.reached) - 1
         worth = self.worth.observe(cost, self._round.plan.gain, accepted)
-        return Weighed(cost, worth, 1 + accepted, self.plain, self.worth.round_cost)
+        # What slows this forward down would slow a plain one down as well.
+        pace = outcome.verify_s / self.costs.verify_s[outcome.num_nodes]
+        plain = self.costs.plain_at(min(max(pace, 1 / _MOST_PACE), _MOST_PACE))
+        return Weighed(cost, worth, 1 + accepted, plain, self.worth.round_cost)
 
     # ----------------------------------------------------------------------- how it decides
 

@@ -116,7 +116,15 @@ class RoundCosts:
     @property
     def plain(self) -> float:
         """Cost of a token that the server decodes alone, streamed."""
-        step_s = self._latencies.target.at(1, self._context)
+        return self.plain_at(1.0)
+
+    def plain_at(self, pace: float) -> float:
+        """Return the cost of such a token.
+
+        Args:
+            pace: How many times as long as expected the target's forwards take.
+        """
+        step_s = self._latencies.target.at(1, self._context) * pace
         return self._phases.plain_s * step_s + self._phases.wait_s * self._latencies.queue_s
 
 

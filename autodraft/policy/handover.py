@@ -19,6 +19,8 @@ _MORE_TRUST: Final = 8.0
 _PATIENCE: Final = 0.5
 _MORE_PATIENCE: Final = 0.5
 """Rounds that speculation may have cost in vain before it is given up; more for such a pair."""
+_BAD_LUCK: Final = 2.0
+"""Rounds that it may have cost by the tokens that came, where better ones were expected."""
 
 
 class Weighed(NamedTuple):
@@ -97,8 +99,10 @@ class HandOver:
     """When the server decodes alone, and when speculation is tried again.
 
     Speculation is given up when what its rounds have cost beyond plain decoding adds up to half a
-    round, or to a whole one where the chances are well known. It is tried again, and begun with
-    where it is not expected to pay, as often as ``Trials`` allows.
+    round, or to a whole one where the chances are well known: by the tokens that they are worth,
+    chance left out. By those that came two rounds may be lost, but no more than on expectation
+    where rounds are on trial. It is tried again, and begun with where it is not expected to pay, as
+    often as ``Trials`` allows.
 
     Attributes:
         alone: Whether the server is to decode alone.
@@ -119,6 +123,7 @@ class HandOver:
         self._on_trial = False
         self._opened = True
         self._regret = 0.0
+        self._misfortune = 0.0
         self._excess = 0.0
         self._lost = 0.0
         self._plain_cost = 0.0
@@ -145,11 +150,16 @@ class HandOver:
             weighed: The round.
             transfer: What handing over costs.
         """
-        plain = weighed.plain
+        plain, usual = weighed.plain, weighed.usual
+        excess = weighed.cost - plain * weighed.tokens
         self._plain_cost += plain * weighed.tokens
-        self._excess += weighed.cost - plain * weighed.tokens
-        self._regret = max(self._regret + weighed.cost - plain * weighed.worth, -weighed.usual)
-        if self._enabled and self._regret > self._patience * weighed.usual:
+        self._excess += excess
+        self._regret = max(self._regret + weighed.cost - plain * weighed.worth, -usual)
+        self._misfortune = max(self._misfortune + excess, -_BAD_LUCK * usual)
+        luck = self._patience if self._on_trial else _BAD_LUCK
+        if self._enabled and (
+            self._regret > self._patience * usual or self._misfortune > luck * usual
+        ):
             self._excess += transfer
             self._end_stretch()
             self.alone = True
@@ -172,7 +182,7 @@ class HandOver:
         """Speculation is tried again: it is given up as before."""
         self.alone = False
         self._on_trial = True
-        self._regret = 0.0
+        self._regret = self._misfortune = 0.0
 
     def end(self) -> None:
         """The answer has ended: remember what rounds have cost or saved."""

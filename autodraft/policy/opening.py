@@ -14,6 +14,8 @@ TRIAL_SHARE: Final = 0.01
 _APART: Final = 2.0
 """How much further apart a failed trial moves the next one."""
 _FURTHEST: Final = 8.0
+_RESERVE: Final = 2.0
+"""How much more than its expected loss must be there before a trial: it ends at a round's end."""
 _FORECAST_ANSWERS: Final = 5.0
 """Answers that the forecast counts for."""
 _MEMORY: Final = 0.95
@@ -32,8 +34,8 @@ class Trials:
         self._purse += TRIAL_SHARE * plain_cost
 
     def due(self, loss: float) -> bool:
-        """Tell whether a trial that may lose so much is paid for."""
-        return self._purse >= self._spacing * loss
+        """Tell whether a trial that is expected to lose so much in vain is paid for."""
+        return self._purse >= self._spacing * _RESERVE * loss
 
     def settle(self, excess: float) -> None:
         """A trial has ended.

@@ -102,6 +102,19 @@ def test_one_round_of_credit_is_kept_and_no_more() -> None:
     assert rounds_until_alone(handover, 2.0, 1.0) == 4  # −2, then −1, 0, 1, and 2 is too much
 
 
+def test_bad_luck_is_borne_for_two_rounds() -> None:
+    # Worth 3 tokens each time, and one comes: 1 unit is lost of 2, 4 may be.
+    handover = begun(confidence=1.0)
+    for number in range(1, 6):
+        handover.observe_round(Weighed(2.0, 3.0, 1, 1.0, 2.0), transfer=0.0)
+        assert handover.alone == (number == 5)
+    trial = begun(LOSES, confidence=1.0)
+    trial.begin_probe()
+    for number in range(1, 4):
+        trial.observe_round(Weighed(2.0, 3.0, 1, 1.0, 2.0), transfer=0.0)
+        assert trial.alone == (number == 3)
+
+
 def test_it_can_be_forbidden() -> None:
     handover = HandOver(Opening(), enabled=False)
     handover.begin(100.0, loss=1.0)
@@ -175,17 +188,17 @@ def test_a_trial_is_paid_for_and_each_one_that_fails_moves_the_next_one_away() -
     trials, waits = Trials(), []
     for _ in range(5):
         paid = 0.0
-        while not trials.due(0.5):
+        while not trials.due(0.25):
             trials.pay_in(1.0)
             paid += 1.0
         waits.append(paid)
         trials.settle(excess=0.25)
-    # 50 units pay for a loss of 0.5; then twice as much is wanted, and so on up to 8 times.
+    # 50 units pay for a loss of 0.25 twice; then twice as much is wanted, and so on up to 8 times.
     assert waits == pytest.approx([50, 100, 200, 400, 400], abs=1)
     trials.pay_in(1e6)
     trials.settle(excess=-1.0)  # it has won
     trials.pay_in(50.0)
-    assert trials.due(0.5)
+    assert trials.due(0.25)
 
 
 def test_what_a_trial_costs_beyond_what_was_paid_is_owed() -> None:
@@ -200,14 +213,14 @@ def test_what_a_trial_costs_beyond_what_was_paid_is_owed() -> None:
 
 def test_an_answer_may_be_a_trial() -> None:
     opening = Opening()
-    for _ in range(3):
+    for _ in range(5):
         handover = HandOver(opening, enabled=True)
         handover.begin(LOSES, loss=1.0)
         assert handover.alone
         handover.observe_alone(40.0)
         handover.end()
     trial = HandOver(opening, enabled=True)
-    trial.begin(LOSES, loss=1.0)  # 120 units have paid 1.2
+    trial.begin(LOSES, loss=1.0)  # 200 units have paid for 1 twice
     assert not trial.alone
     assert rounds_until_alone(trial, 3.5, 1.0) == 1
     trial.end()
@@ -219,7 +232,7 @@ def test_an_answer_may_be_a_trial() -> None:
 
 def test_a_trial_within_an_answer_needs_time_to_win_back_what_it_may_lose() -> None:
     handover = begun(LOSES)
-    handover.observe_alone(100.0)
+    handover.observe_alone(200.0)
     assert not handover.probe_is_due(loss=1.01, left=1e6)
     assert not handover.probe_is_due(loss=1.0, left=99.0)
     assert handover.probe_is_due(loss=1.0, left=100.0)
