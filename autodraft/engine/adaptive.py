@@ -34,7 +34,7 @@ class Adaptive:
         self._rounds = rounds
         self._policy = policy
         self._enabled = handover
-        self._handover = HandOver(policy.opening, enabled=handover)
+        self._handover = HandOver(policy.opening, policy.trials, enabled=handover)
         self._asked = False
         self._alone_tokens = 0
 
@@ -48,7 +48,7 @@ class Adaptive:
         policy = self._policy
         policy.start(len(prompt), max_new_tokens)
         self._handover = HandOver(
-            policy.opening, enabled=self._enabled, confidence=policy.confidence
+            policy.opening, policy.trials, enabled=self._enabled, confidence=policy.confidence
         )
         self._handover.begin(policy.opening_cost, policy.loss)
         if self._handover.alone:

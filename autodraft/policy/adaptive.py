@@ -22,7 +22,7 @@ from autodraft.policy.calibration import Calibration, Reliability
 from autodraft.policy.costs import Latencies, RoundCosts, Shapes
 from autodraft.policy.forecast import CHILDREN, ChildForecast, GainTable
 from autodraft.policy.handover import Weighed, Worth, patience
-from autodraft.policy.opening import Opening, opening_cost
+from autodraft.policy.opening import Opening, Trials, opening_cost
 from autodraft.tree.draft_tree import FloatArray, IntArray
 from autodraft.tree.growth import TreeGrowth
 
@@ -45,14 +45,16 @@ class PairKnowledge:
         calibration: Chances of drafted tokens.
         children: Chances of what was not drafted yet.
         gains: What fixed shapes gain.
-        openings: How answers began and what came of it, by the blend they were for.
+        opening: How far forecasts of how to begin an answer came true.
+        trials: What may be tried, by the blend it is for.
     """
 
     latencies: Latencies
     calibration: Calibration
     children: ChildForecast
     gains: GainTable
-    openings: dict[Phases, Opening] = field(default_factory=dict)
+    opening: Opening = field(default_factory=Opening)
+    trials: dict[Phases, Trials] = field(default_factory=dict)
 
     @property
     def confidence(self) -> float:
@@ -112,7 +114,8 @@ class AdaptivePolicy:
     Attributes:
         limits: Ceilings that hold.
         worth: θ, tracked.
-        opening: What is known of how answers of this blend begin.
+        opening: What is known of how answers begin.
+        trials: What may be tried at this blend.
         draft_reliability: How often the draft's own word came true.
         reliability: How often calibrated chances did.
     """
@@ -139,7 +142,8 @@ class AdaptivePolicy:
         self._still = ablation or Ablation()
         self.draft_reliability = Reliability()
         self.reliability = Reliability()
-        self.opening = pair.openings.setdefault(phases, Opening())
+        self.opening = pair.opening
+        self.trials = pair.trials.setdefault(phases, Trials())
         self._widths = self._width_options()
         self.start(0, 1)
 
@@ -248,11 +252,11 @@ class AdaptivePolicy:
         return plan.nodes
 
     def prediction(self) -> Prediction:
-        """Return what is expected of the tree just cut."""
+        """Return what is expected of the tree just cut, in this request so far."""
         costs, plan = self._round.costs, self._round.plan
         drafting_s = sum(map(costs.step_s, self._round.rows))
         round_s = drafting_s + costs.verify_s[plan.nodes] + costs.wait_s[plan.nodes]
-        return Prediction(float(round_s), 1.0 + plan.gain)
+        return Prediction(float(round_s), 1.0 + self.worth.truth * plan.gain)
 
     def observe(self, outcome: Outcome) -> None:
         """Learn from a round what things take, and which candidates were right."""

@@ -7,7 +7,7 @@ clocks: it is handed costs.
 
 from typing import Final, NamedTuple
 
-from autodraft.policy.opening import TRIAL_SHARE, Opening
+from autodraft.policy.opening import TRIAL_SHARE, Opening, Trials
 
 _COST_STEP: Final = 0.25
 """Share of the newest round in the running means of cost and expected gain."""
@@ -108,15 +108,19 @@ class HandOver:
         alone: Whether the server is to decode alone.
     """
 
-    def __init__(self, opening: Opening, *, enabled: bool, confidence: float = 0.0) -> None:
+    def __init__(
+        self, opening: Opening, trials: Trials, *, enabled: bool, confidence: float = 0.0
+    ) -> None:
         """Prepare for a request.
 
         Args:
-            opening: What the answers of this blend have learned.
+            opening: What the pair's answers have learned.
+            trials: What may be tried at this blend.
             enabled: Whether to hand over at all.
             confidence: How well the chances are known, 0 … 1.
         """
         self._opening = opening
+        self._trials = trials
         self._enabled = enabled
         self._patience = patience(confidence)
         self.alone = False
@@ -139,7 +143,7 @@ class HandOver:
         self._forecast = forecast
         if not self._enabled or self._opening.pays(forecast):
             return
-        self._on_trial = self._opening.trials.due(loss)
+        self._on_trial = self._trials.due(loss)
         self.alone = not self._on_trial
         self._opened = self._on_trial
 
@@ -167,7 +171,7 @@ class HandOver:
     def observe_alone(self, cost: float) -> None:
         """The server has decoded at this cost."""
         self._plain_cost += cost
-        self._opening.trials.pay_in(cost)
+        self._trials.pay_in(cost)
 
     def probe_is_due(self, loss: float, left: float) -> bool:
         """Tell whether speculation is to be tried again.
@@ -176,7 +180,7 @@ class HandOver:
             loss: What that may cost in vain.
             left: What plain decoding of the rest of the answer may cost.
         """
-        return self._opening.trials.due(loss) and TRIAL_SHARE * left >= loss
+        return self._trials.due(loss) and TRIAL_SHARE * left >= loss
 
     def begin_probe(self) -> None:
         """Speculation is tried again: it is given up as before."""
@@ -194,6 +198,6 @@ class HandOver:
     def _end_stretch(self) -> None:
         """Rounds end here, for the server's decoding or for good."""
         if self._on_trial:
-            self._opening.trials.settle(self._excess)
+            self._trials.settle(self._excess)
         self._lost += self._excess
         self._on_trial, self._excess = False, 0.0

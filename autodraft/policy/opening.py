@@ -1,4 +1,4 @@
-"""How answers begin, and what trying costs: what the answers of one blend learn from each other.
+"""How answers begin, and what trying costs: what the answers of a pair learn from each other.
 
 Texts differ. Rounds may lose on most answers and win much on a few, and which one it is shows
 within a round or two. So the question is not whether rounds pay on average, but what an answer
@@ -23,7 +23,7 @@ _MEMORY: Final = 0.95
 
 
 class Trials:
-    """A purse: plain decoding pays in a small share, and trying rounds takes it out."""
+    """The purse of a blend: plain decoding pays in a small share, trying rounds takes it out."""
 
     def __init__(self) -> None:
         self._purse = 0.0
@@ -48,14 +48,13 @@ class Trials:
 
 
 class Opening:
-    """Whether an answer begins with rounds.
+    """Whether an answer begins with rounds: how far forecasts of that came true, for every blend.
 
-    Attributes:
-        trials: What may be tried although it is not expected to pay.
+    The cost of an answer in parts of its forecast says how texts differ from the survey's, and what
+    adapting and retrieval gain on top of fixed shapes: that is much the same at every blend.
     """
 
     def __init__(self) -> None:
-        self.trials = Trials()
         self._sum = 0.0
         self._answers = 0.0
 

@@ -330,10 +330,11 @@ def test_an_easy_text_may_be_worth_the_others() -> None:
     assert policy.opening_cost == pytest.approx((1.55 / 6 + handed_over) / 2)
 
 
-def test_each_blend_has_an_opening_of_its_own() -> None:
+def test_blends_share_what_came_true_and_pay_for_their_own_trials() -> None:
     pair = pair_of(gains=ONE_TOKEN)
-    assert begun(pair).opening is begun(pair).opening
-    assert begun(pair).opening is not begun(pair, phases=TARGETS_TIME).opening
+    assert begun(pair).trials is begun(pair).trials
+    assert begun(pair).trials is not begun(pair, phases=TARGETS_TIME).trials
+    assert begun(pair).opening is begun(pair, phases=TARGETS_TIME).opening
 
 
 # ----------------------------------------------------------------------- predicting, learning
@@ -347,6 +348,24 @@ def test_a_round_is_predicted() -> None:
     assert policy.num_nodes(growth) == 6
     assert policy.prediction().round_s == pytest.approx(0.1 + 0.2 + 1.0 + 0.5)
     assert policy.prediction().tokens == pytest.approx(1 + 0.9 + 0.9 * 0.9)
+
+
+def test_tokens_are_predicted_by_what_came_true_in_this_request() -> None:
+    policy = begun(pair_of())
+    growth = one_level([0.5])
+    policy.num_nodes(growth)
+    policy.weigh(outcome_of(growth, [0], [11]))  # half a token was promised, and none came
+    policy.begin(10, np.empty(0))
+    policy.num_nodes(growth)
+    assert policy.prediction().tokens == pytest.approx(1 + 0.5 * 1 / 1.5)
+
+
+def test_plain_decoding_is_priced_at_the_pace_of_the_round() -> None:
+    policy = begun(pair_of())
+    policy.num_nodes(one_level([0.5]))
+    slow = policy.weigh(outcome_of(one_level([0.5]), [0], [11], slower=3.0))
+    assert slow.plain == pytest.approx(3.0)
+    assert policy.weigh(outcome_of(one_level([0.5]), [0], [11], slower=90)).plain == 5.0
 
 
 def test_candidates_below_reached_nodes_are_judged() -> None:

@@ -12,7 +12,7 @@ LOSES, PAYS = 1.2, 0.8
 
 
 def begun(forecast: float = PAYS, confidence: float = 0.0, loss: float = 1.0) -> HandOver:
-    handover = HandOver(Opening(), enabled=True, confidence=confidence)
+    handover = HandOver(Opening(), Trials(), enabled=True, confidence=confidence)
     handover.begin(forecast, loss)
     return handover
 
@@ -116,7 +116,7 @@ def test_bad_luck_is_borne_for_two_rounds() -> None:
 
 
 def test_it_can_be_forbidden() -> None:
-    handover = HandOver(Opening(), enabled=False)
+    handover = HandOver(Opening(), Trials(), enabled=False)
     handover.begin(100.0, loss=1.0)
     assert not handover.alone
     assert rounds_until_alone(handover, 100.0, 1.0) == 101
@@ -152,7 +152,7 @@ def test_answers_correct_the_forecast() -> None:
 
 def test_an_answer_teaches_what_its_rounds_have_cost() -> None:
     opening = Opening()
-    won = HandOver(opening, enabled=True)
+    won = HandOver(opening, Trials(), enabled=True)
     won.begin(0.8, loss=1.0)
     # 5 rounds of 2 units for 4 tokens each: 10 units where plain decoding takes 20.
     rounds_until_alone(won, 2.0, 4.0, most=5)
@@ -162,7 +162,7 @@ def test_an_answer_teaches_what_its_rounds_have_cost() -> None:
 
 def test_what_handing_over_takes_counts() -> None:
     opening = Opening()
-    lost = HandOver(opening, enabled=True)
+    lost = HandOver(opening, Trials(), enabled=True)
     lost.begin(1.0 - 1e-9, loss=1.0)
     # 4 units for one token, 1 for handing over, 7 for as many tokens alone: 12 instead of 8.
     lost.observe_round(Weighed(4.0, 1.0, 1, 1.0, 2.0), transfer=1.0)
@@ -174,7 +174,7 @@ def test_what_handing_over_takes_counts() -> None:
 
 def test_an_answer_of_the_server_alone_teaches_nothing() -> None:
     opening = Opening()
-    handover = HandOver(opening, enabled=True)
+    handover = HandOver(opening, Trials(), enabled=True)
     handover.begin(LOSES, loss=1.0)
     handover.observe_alone(50.0)
     handover.end()
@@ -212,20 +212,20 @@ def test_what_a_trial_costs_beyond_what_was_paid_is_owed() -> None:
 
 
 def test_an_answer_may_be_a_trial() -> None:
-    opening = Opening()
+    opening, trials = Opening(), Trials()
     for _ in range(5):
-        handover = HandOver(opening, enabled=True)
+        handover = HandOver(opening, trials, enabled=True)
         handover.begin(LOSES, loss=1.0)
         assert handover.alone
         handover.observe_alone(40.0)
         handover.end()
-    trial = HandOver(opening, enabled=True)
+    trial = HandOver(opening, trials, enabled=True)
     trial.begin(LOSES, loss=1.0)  # 200 units have paid for 1 twice
     assert not trial.alone
     assert rounds_until_alone(trial, 3.5, 1.0) == 1
     trial.end()
     assert opening.expected(1.0) > 1.0
-    again = HandOver(opening, enabled=True)
+    again = HandOver(opening, trials, enabled=True)
     again.begin(LOSES, loss=1.0)
     assert again.alone
 
