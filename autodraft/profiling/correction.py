@@ -61,6 +61,7 @@ class CorrectedTable:
         self._fixed = fixed
         self.factor = Factor(fixed=fixed)
         self._sizes: dict[int, float] = {}
+        self._recent: deque[tuple[int, float]] = deque(maxlen=WINDOW)
 
     def at(self, rows: int, context: int) -> float:
         """Return the seconds of one forward."""
@@ -83,6 +84,15 @@ class CorrectedTable:
         shift = self._sizes.get(size, 0.0)
         expected_s = self.table.at(rows, context)
         self.factor.observe(expected_s * math.exp(shift), seconds)
-        left = math.log(seconds / (expected_s * self.factor.value)) - shift
+        self._recent.append((size, math.log(seconds / expected_s)))
+        self._learn_size(*self._recent[len(self._recent) // 2])
+
+    def _learn_size(self, size: int, logarithm: float) -> None:
+        """Learn from the forward in the middle of the window, whose factor is known by now.
+
+        The newest one would mistake a step, which the median follows late, for its size.
+        """
+        shift = self._sizes.get(size, 0.0)
+        left = logarithm - math.log(self.factor.value) - shift
         left = min(max(left, -_LARGEST_STEP / _STEP), _LARGEST_STEP / _STEP)
         self._sizes[size] = shift + _STEP * left

@@ -134,3 +134,13 @@ def test_a_factor_stays_within_its_limits_and_skips_what_is_no_time() -> None:
     assert factor.value == 1.0
     factor.observe(1.0, 1e9)
     assert factor.value == 20.0
+
+
+def test_a_step_of_all_sizes_is_not_taken_for_one_of_the_size_that_is_seen() -> None:
+    corrected = CorrectedTable(LatencyTable([1, 8], [128], [[1.0, 2.0]]))
+    for _ in range(9):
+        corrected.observe(8, 128, 2.0)
+    for _ in range(9):
+        corrected.observe(8, 128, 6.0)  # three times as slow
+    assert corrected.at(8, 128) == pytest.approx(6.0)
+    assert corrected.at(1, 128) == pytest.approx(3.0)  # and so is what was not seen
