@@ -7,6 +7,7 @@ import pytest
 
 from autodraft.errors import ProfileError
 from autodraft.profiling.store import (
+    SCHEMA,
     StoredTable,
     profile_path,
     read_profile,
@@ -38,7 +39,7 @@ def test_a_file_says_what_it_is_and_what_it_holds_for(tmp_path: Path) -> None:
     path = write_profile(tmp_path, "pair", KEY, {"anything": {"at": 1}})
     assert path.name.startswith("pair-a-cpu-2-threads-some-model-1234-float32-")
     content = json.loads(path.read_text())
-    assert (content["schema"], content["kind"], content["key"]) == (1, "pair", KEY)
+    assert (content["schema"], content["kind"], content["key"]) == (SCHEMA, "pair", KEY)
     assert read_profile(tmp_path, "pair", KEY) == content
     assert content["anything"] == {"at": 1}
 
