@@ -1,5 +1,7 @@
 """What a survey learns of trees that are made up, against counts worked out by hand."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ TOKENS = np.array([10, 11])
 
 
 def surveyed(
-    policy: SurveyPolicy, reached: list[int], truths: list[int], levels: tuple[object, ...]
+    policy: SurveyPolicy, reached: list[int], truths: list[int], levels: Sequence[Sequence[float]]
 ) -> TreeGrowth:
     """Play a round: every node of each level has children of the level's probabilities."""
     policy.begin(10, np.empty(0))
@@ -23,7 +25,7 @@ def surveyed(
         expanded = growth.frontier(policy.width(growth))
         shape = (len(expanded), 1)
         with np.errstate(divide="ignore"):
-            log_probs = np.tile(np.log(chances), shape)  # type: ignore[call-overload]
+            log_probs = np.tile(np.log(chances), shape)
         tokens = np.tile(TOKENS, shape)
         values = policy.value(growth, expanded, tokens, log_probs)
         growth.add_level(expanded, tokens, values)
