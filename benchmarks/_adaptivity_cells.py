@@ -210,15 +210,11 @@ def round_figures(measured: Measured, label: str) -> Figures:
     rounds = [one for many in requests for one in many]
     times = [one.predicted_s / one.round_s - 1 for one in rounds if one.predicted_s is not None]
     foreseen = [
-        ([one for one in many if one.predicted_tokens is not None], many) for many in requests
+        ([one.predicted_tokens for one in many], sum(one.emitted_tokens for one in many))
+        for many in requests
+        if many
     ]
-    tokens = [
-        math.fsum(one.predicted_tokens or 0.0 for one in known)
-        / sum(one.emitted_tokens for one in known)
-        - 1
-        for known, many in foreseen
-        if known and len(known) == len(many)
-    ]
+    tokens = [math.fsum(known) / got - 1 for known, got in foreseen if None not in known]
     return {
         "rounds": len(rounds),
         "mean_width": _mean(one.width for one in rounds),

@@ -13,7 +13,7 @@ from typing import Final, Literal
 import _common as common
 import _live_target as live
 from _adaptivity_cells import BILLING, OBJECTIVE, Compared
-from huggingface_hub.constants import HF_HUB_OFFLINE
+from _question_files import locations
 
 from autodraft.config import (
     ADAPTIVE,
@@ -28,9 +28,8 @@ from autodraft.config import (
     SamplingConfig,
     TreeConfig,
 )
-from autodraft.settings import bench_dir, cache_dir
 from evaluation.candidates import candidates
-from evaluation.datasets import Locations, Question, hold_out, load_bench
+from evaluation.datasets import Question, hold_out, load_bench
 from evaluation.metrics import REFERENCE_METHOD
 from evaluation.plan import Condition, Plan
 from evaluation.tuning import Tuning, choices
@@ -191,16 +190,6 @@ def make_plan(
         for cs in settings.sensitivities
     ]
     return Plan(config, (condition,), tuned_benches=frozenset({place.bench})), compared
-
-
-def locations() -> Locations:
-    """Return where question files are looked for."""
-    return Locations(
-        bench_dir=None,
-        environment_dir=bench_dir(),
-        cache_dir=cache_dir(),
-        download=not HF_HUB_OFFLINE,
-    )
 
 
 def measured_questions(settings: Settings, bench: str) -> tuple[Question, ...]:

@@ -22,11 +22,11 @@ from _adaptivity_plan import (
     DTYPE,
     Place,
     Settings,
-    locations,
     make_plan,
     measured_questions,
     tuning_config,
 )
+from _question_files import locations
 from rich.console import Console
 
 from autodraft import Autodraft

@@ -36,7 +36,7 @@ from _draft_report import (
     step_figures,
 )
 from _draft_rounds import BestTree, Chain, Guesser, KnownAnswer, play
-from huggingface_hub.constants import HF_HUB_OFFLINE
+from _question_files import locations
 
 from autodraft.config import TreeConfig
 from autodraft.decoding.retrieval import AcceptanceTable, Retriever
@@ -46,11 +46,9 @@ from autodraft.errors import AutodraftError
 from autodraft.models.embedded import EMBEDDED_DRAFT, EMBEDDED_TARGET
 from autodraft.models.loader import DTYPES
 from autodraft.models.tokenizer import Tokenizer
-from autodraft.settings import bench_dir, cache_dir
 from evaluation.datasets import (
     AVAILABLE_BENCHES,
     BENCH_DIR_VARIABLE,
-    Locations,
     Question,
     load_bench,
 )
@@ -153,13 +151,8 @@ def load_questions(benches: Sequence[str], limit: int | None) -> dict[str, tuple
         ConfigError: If there is no such benchmark.
         DataError: If its file is found nowhere or is malformed.
     """
-    locations = Locations(
-        bench_dir=None,
-        environment_dir=bench_dir(),
-        cache_dir=cache_dir(),
-        download=not HF_HUB_OFFLINE,
-    )
-    return {bench: load_bench(bench, locations, limit) for bench in benches}
+    places = locations()
+    return {bench: load_bench(bench, places, limit) for bench in benches}
 
 
 def report(played: Mapping[str, Sequence[Played]], found: Figures, settings: Figures) -> None:

@@ -17,13 +17,13 @@ import _live_target as live
 from _drift_run import BEFORE, CASES, Cell, Lengths, Runner
 from _drift_scores import SETTLED_ROUNDS, TOLERANCE, Figures, cell_figures, overall
 from _drift_target import target_process
-from huggingface_hub.constants import HF_HUB_OFFLINE
+from _question_files import locations
 
 from autodraft.config import ADAPTIVE, MethodSpec
 from autodraft.errors import AutodraftError
 from autodraft.models.loader import DTYPES
-from autodraft.settings import bench_dir, cache_dir
-from evaluation.datasets import Locations, load_bench
+from autodraft.settings import bench_dir
+from evaluation.datasets import load_bench
 
 BENCH: Final = "mt_bench"
 BUNDLED_BENCH: Final = "quick"
@@ -55,13 +55,7 @@ def texts(seed: int) -> list[str]:
     """
     # The bundled questions are there without any file.
     bench = BENCH if bench_dir() else BUNDLED_BENCH
-    places = Locations(
-        bench_dir=None,
-        environment_dir=bench_dir(),
-        cache_dir=cache_dir(),
-        download=not HF_HUB_OFFLINE,
-    )
-    found = [question.turns[0] for question in load_bench(bench, places)]
+    found = [question.turns[0] for question in load_bench(bench, locations())]
     random.Random(seed).shuffle(found)
     return found
 

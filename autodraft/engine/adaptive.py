@@ -34,7 +34,9 @@ class Adaptive:
         self._rounds = rounds
         self._policy = policy
         self._enabled = handover
-        self._handover = HandOver(policy.opening, policy.trials, enabled=handover)
+        self._handover = HandOver(
+            policy.opening, policy.trials, enabled=handover, confidence=policy.confidence
+        )
         self._asked = False
         self._alone_tokens = 0
 
@@ -47,9 +49,6 @@ class Adaptive:
         """Decide who begins; let the drafter take in the prompt where that is the user."""
         policy = self._policy
         policy.start(len(prompt), max_new_tokens)
-        self._handover = HandOver(
-            policy.opening, policy.trials, enabled=self._enabled, confidence=policy.confidence
-        )
         self._handover.begin(policy.opening_cost, policy.loss)
         if self._handover.alone:
             target.ask_generate()  # right behind the prompt: no round trip is lost
@@ -95,9 +94,9 @@ class Adaptive:
             block = progress.commit(step.tokens)
             self._alone_tokens += len(block)
             yield block
-            handover.observe_alone(policy.plain * len(block))
-            left = policy.plain * progress.remaining
-            if not stopping and handover.probe_is_due(policy.loss, left):
+            plain = policy.plain
+            handover.observe_alone(plain * len(block))
+            if not stopping and handover.probe_is_due(policy.loss, plain * progress.remaining):
                 target.stop_stream()
                 stopping = True
         if progress.finish is None:

@@ -138,12 +138,11 @@ class SurveyPolicy(StaticPolicy):
         for tree in self._trees:
             values = self._valued(tree, children)
             found = shape_gains(tree.parents, tree.depths, values, widths, cap)
-            # Near the end of an answer a tree is cut; a deeper one gains no more.
-            found = np.concatenate((found, np.tile(found[-1:], (len(gains) - len(found), 1, 1))))
-            gains[: len(found)] += found
-            by_text.setdefault(tree.text, []).append(
-                float(found[-1, -1, -1]) if len(found) else 0.0
-            )
+            most = 0.0
+            if len(found):  # near the end of an answer a tree is cut: deeper ones gain no more
+                gains += found[np.arange(len(gains)).clip(max=len(found) - 1)]
+                most = float(found[-1, -1, -1])
+            by_text.setdefault(tree.text, []).append(most)
         means = np.array([np.mean(of_text) for of_text in by_text.values()])
         usual = gains[-1, -1, -1] / len(self._trees)
         return PairPrior(
