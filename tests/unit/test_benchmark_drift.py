@@ -1,8 +1,6 @@
 """Stretches and settling worked out by hand; the server slows down; a running link is reshaped."""
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +14,9 @@ from autodraft.engine.remote import RemoteTarget, Step, TargetWish
 from autodraft.engine.rounds import Traffic
 from autodraft.transport.client import Link
 from autodraft.transport.shaping import LinkShape
+from tests.benchmark_process import run
 from tests.fakes import save_tiny_model
 from tests.local_server import LocalServer
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
@@ -283,16 +280,6 @@ def test_the_script_ends_with_its_figures() -> None:
 
 
 # ------------------------------------------------------------------------------------ the options
-
-
-def run(script: str, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(BENCHMARKS / script), *options],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize("script", ["drift.py", "decision.py"])

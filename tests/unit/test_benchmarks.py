@@ -2,8 +2,6 @@
 
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,18 +12,7 @@ import pytest
 from autodraft.decoding.verification import walk
 from autodraft.policy import FixedTreePolicy, TreeLimits
 from autodraft.tree.draft_tree import node_depths, received_tree
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-def run(script: str, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(BENCHMARKS / script), *options],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+from tests.benchmark_process import run
 
 
 def figures_of(script: str, *options: str) -> dict[str, Any]:

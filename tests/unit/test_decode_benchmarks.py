@@ -17,12 +17,12 @@ import torch
 
 from autodraft.engine.remote import RemoteTarget, TargetWish
 from autodraft.records import RoundRecord
+from tests.benchmark_process import BENCHMARKS, run
 from tests.fakes import SHARP, LoopbackLink, prompt_of, tiny_model, tiny_runner
 from tests.unit.evaluation_fakes import ROUND, make_record
 
 pytestmark = pytest.mark.usefixtures("benchmark_folder")
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 MIB = 2**20
 
 
@@ -52,16 +52,6 @@ def common() -> ModuleType:
     import _common
 
     return _common
-
-
-def run(script: str, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(BENCHMARKS / script), *options],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
 
 
 # server_decode
