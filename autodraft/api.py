@@ -10,7 +10,7 @@ import signal
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from autodraft.config import (
     ADAPTIVE,
@@ -29,14 +29,16 @@ from autodraft.config import (
     ServerConfig,
 )
 from autodraft.cost import OBJECTIVES
+from autodraft.decoding.sampling import GREEDY, Sampling
 from autodraft.decoding.stopping import StopRules, StopText, answer_limit
 from autodraft.decoding.text import TextStream
+from autodraft.decoding.wish import Wish
 from autodraft.engine.methods import make_method
 from autodraft.engine.pair import describe_pair
 from autodraft.engine.service import TargetService
-from autodraft.engine.session import Request
+from autodraft.engine.session import Request, never
 from autodraft.engine.user import UserSide
-from autodraft.errors import AutodraftError, ContextLengthError
+from autodraft.errors import AutodraftError, ConfigError, ContextLengthError
 from autodraft.models.tokenizer import Tokenizer
 from autodraft.protocol.messages import MAX_STOP_LENGTH, MAX_STOP_STRINGS, stop_strings_fit
 from autodraft.records import GenerationResult
@@ -183,7 +185,7 @@ class Autodraft:
         """Return the text of token ids, special tokens left out."""
         return self._tokenizer().decode(token_ids)
 
-    def run(
+    def run(  # noqa: PLR0913 - keyword options that users know by these names
         self,
         input_text: str | None = None,
         *,
@@ -193,6 +195,11 @@ class Autodraft:
         cs: float | str | None = None,
         max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
         stop: Sequence[str] = (),
+        sampling: Sampling = GREEDY,
+        exact: bool | None = None,
+        top_logprobs: int | None = None,
+        reuse_prefix: bool = True,
+        cancelled: Callable[[], bool] = never,
     ) -> GenerationResult:
         """Answer one prompt; connects first where that has not been done.
 
@@ -205,6 +212,14 @@ class Autodraft:
                 ``tps``, ``balanced``, ``cost``; None is balanced. No other method takes one.
             max_new_tokens: Most tokens of the answer.
             stop: Strings that end the answer; its text is cut before them.
+            sampling: How tokens are chosen; greedy without it.
+            exact: Narrow the gap that rounding below float32 leaves between the methods' answers;
+                None where the server finds it worth its time.
+            top_logprobs: Return with every token how surely it was chosen, its log-probability and
+                those of so many of the likeliest tokens; None returns nothing of it.
+            reuse_prefix: Forward only what is new behind the last answer of this engine, and leave
+                the same for the next: a chat's next turn begins sooner.
+            cancelled: Asked after every block of tokens; once it says yes the answer ends there.
 
         Raises:
             ValueError: If not exactly one of the three prompts is given, or a limit is wrong.
@@ -213,13 +228,15 @@ class Autodraft:
             LinkError: If the link or the server fails.
         """
         prompt = self._prompt(input_text, messages, prompt_ids)
-        request = self._request(prompt, self._spec(method, cs), max_new_tokens, stop)
+        wish = Wish(sampling, exact, top_logprobs, reuse_prefix)
+        limits = _Limits(max_new_tokens, stop, cancelled)
+        request = self._request(prompt, self._spec(method, cs), wish, limits)
         with self._link_dropped_on_error():
             token_ids = [token for block in request for token in block]
         text = StopText(stop)
         return _result(text.push(self.decode(token_ids)) + text.flush(), request)
 
-    def stream(
+    def stream(  # noqa: PLR0913 - keyword options that users know by these names
         self,
         input_text: str | None = None,
         *,
@@ -229,6 +246,11 @@ class Autodraft:
         cs: float | str | None = None,
         max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
         stop: Sequence[str] = (),
+        sampling: Sampling = GREEDY,
+        exact: bool | None = None,
+        top_logprobs: int | None = None,
+        reuse_prefix: bool = True,
+        cancelled: Callable[[], bool] = never,
         on_end: Callable[[GenerationResult], None] | None = None,
     ) -> Iterator[str]:
         """Answer one prompt and yield its text as it becomes certain; raises as ``run`` does.
@@ -242,10 +264,20 @@ class Autodraft:
                 ``tps``, ``balanced``, ``cost``; None is balanced. No other method takes one.
             max_new_tokens: Most tokens of the answer.
             stop: Strings that end the answer; its text is cut before them.
+            sampling: How tokens are chosen; greedy without it.
+            exact: Narrow the gap that rounding below float32 leaves between the methods' answers;
+                None where the server finds it worth its time.
+            top_logprobs: Return with every token how surely it was chosen, its log-probability and
+                those of so many of the likeliest tokens; None returns nothing of it.
+            reuse_prefix: Forward only what is new behind the last answer of this engine, and leave
+                the same for the next: a chat's next turn begins sooner.
+            cancelled: Asked after every block of tokens; once it says yes the answer ends there.
             on_end: Called with the whole result when the answer has ended.
         """
         prompt = self._prompt(input_text, messages, prompt_ids)
-        request = self._request(prompt, self._spec(method, cs), max_new_tokens, stop)
+        wish = Wish(sampling, exact, top_logprobs, reuse_prefix)
+        limits = _Limits(max_new_tokens, stop, cancelled)
+        request = self._request(prompt, self._spec(method, cs), wish, limits)
         text, until_stop, pieces = TextStream(self.decode), StopText(stop), []
         with self._link_dropped_on_error():
             for block in request:
@@ -310,25 +342,26 @@ class Autodraft:
         return self._config.method(method) if isinstance(method, str) else method
 
     def _request(
-        self, prompt: list[int], spec: MethodSpec, max_new_tokens: int, stop: Sequence[str]
+        self, prompt: list[int], spec: MethodSpec, wish: Wish, limits: "_Limits"
     ) -> Request:
         spec.require_available()
-        if max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens is {max_new_tokens}; it must be at least 1.")
-        _require_stop_strings(stop)
+        if limits.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens is {limits.max_new_tokens}; it must be at least 1.")
+        _require_stop_strings(limits.stop)
         target = self._user.prepare_for(spec)
         welcome = target.welcome
-        limit = answer_limit(max_new_tokens, len(prompt), welcome.max_context)
+        limit = answer_limit(limits.max_new_tokens, len(prompt), welcome.max_context)
         if not prompt or limit < 1:
             raise ContextLengthError(
                 f"The prompt has {len(prompt)} tokens; {welcome.model} on this server takes "
                 f"1 to {welcome.max_context - 1}. Shorten it, or start the server with a "
                 "larger --max-context where the model allows it."
             )
-        rules = StopRules(frozenset(welcome.eos_ids), limit, tuple(stop))
-        decoder = make_method(spec, self._user.side)
+        _require_known_tokens(wish.sampling, welcome.vocab_size)
+        rules = StopRules(frozenset(welcome.eos_ids), limit, tuple(limits.stop))
+        decoder = make_method(spec, self._user.side, wish, rules.eos_ids)
         meters, decode = self._user.meters(), self._user.tokenizer.decode
-        return Request(target, decoder, prompt, rules, meters, decode)
+        return Request(target, decoder, prompt, rules, meters, decode, wish, limits.cancelled)
 
     @contextlib.contextmanager
     def _link_dropped_on_error(self) -> Iterator[None]:
@@ -338,6 +371,23 @@ class Autodraft:
         except (AutodraftError, KeyboardInterrupt):
             self._user.disconnect()
             raise
+
+
+class _Limits(NamedTuple):
+    """Where an answer ends."""
+
+    max_new_tokens: int
+    stop: Sequence[str]
+    cancelled: Callable[[], bool]
+
+
+def _require_known_tokens(sampling: Sampling, vocab_size: int) -> None:
+    named = [*sampling.logit_bias, *(token for word in sampling.bad_words for token in word)]
+    if named and max(named) >= vocab_size:
+        raise ConfigError(
+            f"logit_bias or bad_words names the token {max(named)}; the target has the tokens 0 to "
+            f"{vocab_size - 1}. Autodraft.encode_text turns text into token ids."
+        )
 
 
 def _sensitivity(cs: float | str | None) -> float:
@@ -366,6 +416,7 @@ def _result(text: str, request: Request) -> GenerationResult:
         finish_reason=record.finish_reason,
         request=record,
         rounds=request.rounds,
+        scores=request.scores,
     )
 
 

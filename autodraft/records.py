@@ -10,9 +10,26 @@ from typing import Final
 
 import msgspec
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 RELIABILITY_BINS: Final = 10
 """Bins of equal width that predicted probabilities are counted in, from 0 to 1."""
+
+
+class TokenScore(msgspec.Struct, frozen=True):
+    """How surely the target chose a token.
+
+    Attributes:
+        gap: Distance of the second best token, in logits, noise and penalties included; infinite
+            where no other was left.
+        logprob: Natural log of its probability by the model's own logits, temperature 1, nothing
+            left out.
+        top: The likeliest token ids in its place and their log-probabilities, likeliest first; as
+            many as were asked for.
+    """
+
+    gap: float
+    logprob: float
+    top: list[tuple[int, float]] = []
 
 
 class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +87,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
         prompt_tokens: Tokens of the prompt, chat template included.
         output_tokens: Tokens of the answer; an EOS that ended it counts, and so do the tokens of a
             stop string that did.
-        finish_reason: ``stop`` (an EOS or a stop string) or ``length`` (token or context limit).
+        finish_reason: ``stop`` (an EOS or a stop string), ``length`` (token or context limit) or
+            ``cancelled`` (by the user).
         ttft_s: Submit to first token, at the client.
         total_s: Submit to last token, at the client.
         rounds: Speculative rounds; every token that the server decodes alone is one of its own.
@@ -103,6 +121,12 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
             was accepted: candidates, sum of their probabilities, candidates that were the target's
             choice. ``None`` for methods that do not predict.
         reliability: The same by calibrated probability.
+        output_gaps: For each token of the answer the distance of the second best, in logits;
+            ``None`` where it was not asked for.
+        exact: Whether the gap that rounding leaves between speculation and plain decoding was
+            narrowed.
+        redecided_tokens: Tokens that were decided again, by a forward of their own.
+        reused_prompt_tokens: Tokens of the prompt that the target's cache held already.
     """
 
     method: str
@@ -134,6 +158,10 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     handed_over_tokens: int | None = None
     draft_reliability: list[tuple[int, float, int]] | None = None
     reliability: list[tuple[int, float, int]] | None = None
+    output_gaps: list[float] | None = None
+    exact: bool = False
+    redecided_tokens: int = 0
+    reused_prompt_tokens: int = 0
 
 
 class GenerationResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,9 +170,10 @@ class GenerationResult(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         text: The answer, special tokens left out, cut before a stop string that ended it.
         token_ids: The answer's token ids, an ending EOS included.
-        finish_reason: ``stop`` or ``length``.
+        finish_reason: ``stop``, ``length`` or ``cancelled``.
         request: The request's record.
         rounds: One record per speculative round; empty for plain decoding on the server.
+        scores: How surely each token was chosen; ``None`` where it was not asked for.
     """
 
     text: str
@@ -152,3 +181,4 @@ class GenerationResult(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str
     request: RequestRecord
     rounds: list[RoundRecord]
+    scores: list[TokenScore] | None = None

@@ -20,12 +20,15 @@ from tokenizers import Tokenizer as Backend
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 from transformers.utils import logging as transformers_logging
 
-from autodraft.decoding.stopping import StopRules
+from autodraft.decoding.stopping import Decode, StopRules
+from autodraft.decoding.wish import PLAIN, Wish
 from autodraft.engine.drafter import DraftSource
+from autodraft.engine.kept import Kept
 from autodraft.engine.remote import RemoteTarget, TargetWish
 from autodraft.engine.rounds import Meters, Rounds
 from autodraft.engine.session import Method, Request, Speculative
 from autodraft.engine.verifier import Verifier
+from autodraft.engine.wishes import scores_message, wish_of
 from autodraft.models.runner import ModelRunner
 from autodraft.policy import Policy
 from autodraft.protocol import messages as msg
@@ -179,7 +182,13 @@ class LoopbackLink(Link):
     Errors of the verifier are raised where the message was sent.
     """
 
-    def __init__(self, target: ModelRunner, eos_ids: Sequence[int] = (), **welcome: Any) -> None:
+    def __init__(
+        self,
+        target: ModelRunner,
+        eos_ids: Sequence[int] = (),
+        decode: Decode | None = None,
+        **welcome: Any,
+    ) -> None:
         self.address = "loopback"
         self.uplink_bytes = 0
         self.downlink_bytes = 0
@@ -190,6 +199,8 @@ class LoopbackLink(Link):
         self._eos_ids = frozenset(eos_ids)
         self._welcome_fields = welcome
         self._replies: deque[bytes] = deque()
+        self._decode = decode
+        self._kept = Kept()
         self._open: msg.Open | None = None
         self._verifier: Verifier | None = None
 
@@ -223,28 +234,38 @@ class LoopbackLink(Link):
                 return [self._welcome()]
             case msg.Open():
                 self._open = message
-                return [msg.Opened("session")]
+                return [msg.Opened("session", bool(message.exact))]
             case msg.Prefill():
                 return [self._prefilled(unpack_tokens(message.tokens))]
             case msg.Verify():
                 tokens, parents = unpack_nodes(message.nodes)
                 path, bonus = self.verifier.verify(tokens, parents)
                 packed = pack_path(path, len(tokens))
-                return [msg.Verified(message.round, packed, bonus, 100_000, 10_000_000)]
+                scores = scores_message(self.verifier.take_scores())
+                return [msg.Verified(message.round, packed, bonus, 100_000, 10_000_000, scores)]
             case msg.Generate():
                 return list(self._stream())
             case msg.Close():
-                return [msg.Closed(self.verifier.forwards, 0, 0, 0)]
+                if self._open is not None and self._open.reuse:
+                    self.verifier.release()
+                redecided = self.verifier.redecided
+                return [msg.Closed(self.verifier.forwards, 0, 0, 0, redecided=redecided)]
             case msg.Ping():
                 return [msg.Pong()]
             case _:
                 return []
 
     def _prefilled(self, prompt: Any) -> msg.Prefilled:
-        assert self._open is not None
-        rules = StopRules(self._eos_ids, self._open.max_new_tokens)
-        self._verifier = Verifier(self._target, prompt, rules, self._open.node_budget)
-        return msg.Prefilled(self._verifier.prefill(), 0, 0)
+        asked = self._open
+        assert asked is not None
+        wish = wish_of(asked, exact=bool(asked.exact))
+        rules = StopRules(self._eos_ids, asked.max_new_tokens, tuple(asked.stop or ()))
+        kept = self._kept if wish.reuse else None
+        budget = asked.node_budget
+        self._verifier = Verifier(self._target, prompt, rules, budget, self._decode, wish, kept)
+        token = self._verifier.prefill()
+        scores = scores_message(self._verifier.take_scores())
+        return msg.Prefilled(token, 0, 0, self._verifier.reused, scores)
 
     def _stream(self) -> Sequence[msg.Tokens]:
         pieces, verifier = [], self.verifier
@@ -254,7 +275,8 @@ class LoopbackLink(Link):
                 verifier.finish, msg.Finish.LENGTH
             )
             ended = verifier.finish is not None
-            pieces.append(msg.Tokens(pack_tokens([token]), finish, ended, 0, 0))
+            scores = scores_message(verifier.take_scores())
+            pieces.append(msg.Tokens(pack_tokens([token]), finish, ended, 0, 0, scores))
         return pieces or [msg.Tokens(b"", msg.Finish.STOP, True, 0, 0)]
 
     def _welcome(self) -> msg.Welcome:
@@ -319,11 +341,12 @@ def answer_by(
     prompt: Sequence[int],
     max_new_tokens: int,
     eos_ids: Sequence[int] = (),
+    wish: Wish = PLAIN,
     **welcome: Any,
 ) -> Answer:
     """Answer a prompt by a method over a loopback link."""
     link = LoopbackLink(target, eos_ids, **welcome)
     remote = RemoteTarget(link, TargetWish("loopback"))
     rules = StopRules(frozenset(eos_ids), max_new_tokens)
-    request = Request(remote, method, prompt, rules, Meters())
+    request = Request(remote, method, prompt, rules, Meters(), wish=wish)
     return Answer([token for block in request for token in block], request, link)

@@ -1,22 +1,26 @@
 """Walking a verified tree: which drafted tokens are kept, and the token after them.
 
-Greedy decoding: a node is accepted if and only if it is the arg-max after its parent, so the
-output is that of plain decoding whatever was drafted (Leviathan et al. 2023, arXiv 2211.17192;
-tree case: SpecInfer, Miao et al. 2024, arXiv 2305.09781). The walk does not know how the target's
-tokens were chosen.
+A node is accepted if and only if it is the token that the target itself puts after its parent, so
+the output is that of plain decoding whatever was drafted (greedy: Leviathan et al. 2023, arXiv
+2211.17192; tree case: SpecInfer, Miao et al. 2024, arXiv 2305.09781; drawn with shared noise:
+Daliri, Musco, Suresh 2024, arXiv 2408.07978). The walk does not know how the target's tokens were
+chosen.
 """
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+UNDECIDED: Final = -1
+"""No token: the walk ends, and who is not sure decides otherwise."""
 
 
 class Choices(Protocol):
     """The target's choice after each node of a tree."""
 
     def __getitem__(self, node: int, /) -> int:
-        """Return the token that the target puts after a node."""
+        """Return the token that the target puts after a node, or ``UNDECIDED``."""
         ...
 
 
@@ -34,7 +38,8 @@ def walk(
             of accepted nodes are asked for.
 
     Returns:
-        The accepted nodes from the root (excluded) downwards, and the bonus token.
+        The accepted nodes from the root (excluded) downwards, and the bonus token, or ``UNDECIDED``
+        where that is not certain yet.
     """
     path: list[int] = []
     node = 0

@@ -91,7 +91,7 @@ class Adaptive:
         for step in target.steps():
             progress.queue_s += step.queue_s
             policy.observe_plain(len(progress.context), step.forward_s)
-            block = progress.commit(step.tokens)
+            block = progress.commit(step.tokens, step.scores)
             self._alone_tokens += len(block)
             yield block
             plain = policy.plain

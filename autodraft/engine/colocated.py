@@ -11,7 +11,7 @@ from typing import NamedTuple
 from autodraft.decoding.stopping import Ending
 from autodraft.engine.rounds import Progress, Rounds, Traffic, Verdict
 from autodraft.engine.verifier import Verifier
-from autodraft.records import RoundRecord
+from autodraft.records import RoundRecord, TokenScore
 from autodraft.tree.draft_tree import DraftTree
 
 
@@ -33,7 +33,8 @@ class LocalTarget:
         """Verify one round's tree and commit what the target agrees with."""
         started = time.perf_counter()
         path, bonus = self._verifier.verify(tree.tokens[1:], tree.parents[1:], self.max_depth)
-        return Verdict(path, bonus, 0.0, time.perf_counter() - started)
+        scores = self._verifier.take_scores()
+        return Verdict(path, bonus, 0.0, time.perf_counter() - started, scores)
 
 
 class RoundDone(NamedTuple):
@@ -42,10 +43,12 @@ class RoundDone(NamedTuple):
     Attributes:
         tokens: New tokens of the answer.
         record: What was measured; nothing of it crossed a link.
+        scores: Of the tokens, where they were asked for.
     """
 
     tokens: list[int]
     record: RoundRecord
+    scores: list[TokenScore]
 
 
 class InPlace:
@@ -80,8 +83,9 @@ class InPlace:
 
     def round(self) -> RoundDone:
         """Run one round of an answer that has not ended."""
+        before = len(self._progress.scores)
         tokens = next(self._blocks)
-        return RoundDone(tokens, self._progress.rounds[-1])
+        return RoundDone(tokens, self._progress.rounds[-1], self._progress.scores[before:])
 
     def finish(self) -> None:
         """Free what the drafter held."""

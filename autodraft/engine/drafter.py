@@ -12,7 +12,10 @@ import numpy as np
 import torch
 
 from autodraft.decoding.retrieval import ROOT, Continuations, Retriever
-from autodraft.models.candidates import top_candidates
+from autodraft.decoding.sampler import Sampler
+from autodraft.decoding.sampling import GREEDY, Sampling
+from autodraft.engine.kept import Kept
+from autodraft.models.candidates import host_rows, top_candidates
 from autodraft.models.kv_cache import KVCache
 from autodraft.models.memory import give_back_memory
 from autodraft.models.runner import ModelRunner
@@ -53,6 +56,29 @@ class Draft:
     def drafted_nodes(self) -> int:
         """Nodes proposed, sent or not."""
         return self.growth.num_nodes
+
+
+@dataclass(frozen=True)
+class Guessing:
+    """How the target chooses the tokens that a draft is to guess.
+
+    Attributes:
+        sampling: As the target does it.
+        eos_ids: Token ids that end an answer.
+    """
+
+    sampling: Sampling = GREEDY
+    eos_ids: frozenset[int] = frozenset()
+
+    def sampler(self, prompt: Sequence[int], runner: ModelRunner) -> Sampler | None:
+        """Return what ranks the logits of a draft model; None where that is their own order."""
+        if self.sampling.plain:
+            return None
+        columns = runner.output_ids
+        return Sampler(self.sampling, prompt, self.eos_ids, runner.vocab_size, columns)
+
+
+GREEDILY: Final = Guessing()
 
 
 class DraftSource(Protocol):
@@ -151,6 +177,8 @@ class Drafter:
         runner: ModelRunner,
         excluded: Sequence[int] = (),
         retriever: Retriever | None = None,
+        guessing: Guessing = GREEDILY,
+        kept: Kept | None = None,
     ) -> None:
         """Wrap a draft model.
 
@@ -158,10 +186,17 @@ class Drafter:
             runner: The draft model.
             excluded: Token ids that the target does not know and that are never proposed.
             retriever: Finds continuations in the context, which are grafted into every tree.
+            guessing: How the target chooses the tokens that are to be guessed.
+            kept: What an earlier answer left in the cache, and where this one leaves its own; None
+                reuses nothing.
         """
         self._runner = runner
         self._retriever = retriever
         self._excluded = runner.columns_of(excluded) if excluded else None
+        self._guessing = guessing
+        self._kept = kept
+        self._sampler: Sampler | None = None
+        self._context: Sequence[int] = ()
         self._cache: KVCache | None = None
         self._tree_slots: IntArray = np.empty(0, dtype=np.int64)
         self._root_slot = 0
@@ -171,16 +206,24 @@ class Drafter:
     ) -> None:
         """Begin a request: allocate its cache and, ahead of the first round, forward the prompt."""
         expanded = limits.width * limits.max_depth
-        self._cache = self._runner.new_cache(len(prompt) + max_new_tokens + expanded + 1)
+        capacity = len(prompt) + max_new_tokens + expanded + 1
+        store = self._kept or Kept()
+        self._cache, held = store.take(self._runner, prompt, capacity)
+        self._context = prompt
         if ahead and len(prompt) <= self._runner.max_context:
-            self._runner.prefill(self._cache, prompt)
+            self._runner.prefill(self._cache, prompt[held:])
+        self._sampler = self._guessing.sampler(prompt, self._runner)
         if self._retriever is not None:
             self._retriever.start(prompt)
 
     def finish(self) -> None:
-        """Free the request's cache and text."""
+        """Free the request's cache and text, or leave the cache to the next."""
         if self._cache is not None:
-            self._runner.release(self._cache)
+            held = min(self._cache.length, len(self._context))
+            if self._kept is not None and held:
+                self._kept.keep(self._runner, self._cache, self._context[:held])
+            else:
+                self._runner.release(self._cache)
             self._cache = None
             give_back_memory(collect=False)
         if self._retriever is not None:
@@ -192,6 +235,7 @@ class Drafter:
         """Grow one round's tree behind the committed context, as ``DraftSource`` says."""
         growth = TreeGrowth(context[-1])
         self._tree_slots = np.empty(0, dtype=np.int64)
+        self._context = context
         if max_depth < 1 or node_budget < 1:
             policy.begin(len(context), _NOTHING)
             return cut_tree(growth, policy, 0, width=0)
@@ -238,11 +282,23 @@ class Drafter:
                 levels, logits = self._plant(context, policy.limits)
             else:
                 logits = self._expand(growth, nodes, levels)
-            columns, log_probs = top_candidates(logits, policy.limits.most_children, self._excluded)
-            tokens = self._runner.token_ids(columns)
+            tokens, log_probs = self._candidates(logits, growth, nodes, policy.limits.most_children)
             growth.add_level(nodes, tokens, policy.value(growth, nodes, tokens, log_probs))
             widest = max(widest, len(nodes))
         return levels, widest
+
+    def _candidates(
+        self, logits: torch.Tensor, growth: TreeGrowth, nodes: IntArray, count: int
+    ) -> tuple[IntArray, FloatArray]:
+        """Return the best guesses behind nodes and the logs of their probabilities, [W, K] each."""
+        if self._sampler is None:
+            columns, log_probs = top_candidates(logits, count, self._excluded)
+            return self._runner.token_ids(columns), log_probs
+        rows = host_rows(logits)
+        if self._excluded is not None:
+            rows[:, self._excluded.cpu().numpy()] = -np.inf
+        self._sampler.append(self._context[self._sampler.context_tokens :])
+        return self._sampler.rank(rows, [growth.path(node) for node in nodes.tolist()], count)
 
     def _plant(self, context: Sequence[int], limits: TreeLimits) -> tuple[_Levels, torch.Tensor]:
         """Catch up with the context; return room for a tree, and the logits behind its root."""

@@ -19,15 +19,19 @@ from typing import Any, Final, NamedTuple
 from autodraft.config import MethodSpec
 from autodraft.decoding.stopping import Ending, FinishReason, StopRules, answer_limit
 from autodraft.engine.colocated import InPlace, LocalTarget, RoundDone
+from autodraft.engine.exactness import Exactness
+from autodraft.engine.kept import Kept
 from autodraft.engine.methods import DraftSide, make_rounds
 from autodraft.engine.refusal import Refusal
 from autodraft.engine.verifier import Verifier
+from autodraft.engine.wishes import scores_message, wish_of
 from autodraft.engine.worker import ModelWorker, Timed
 from autodraft.errors import ConfigError, ProtocolError
 from autodraft.meters import Energy, Meter
 from autodraft.models.loader import LoadedModel
 from autodraft.protocol import messages as msg
 from autodraft.protocol.codec import pack_path, pack_tokens, unpack_nodes, unpack_tokens
+from autodraft.records import TokenScore
 from autodraft.transport.server import Sender
 from autodraft.units import MJ_PER_J, US_PER_S
 
@@ -56,6 +60,8 @@ class SessionHost:
         max_context: Most tokens of prompt and answer.
         max_nodes: Most nodes a round may send, or a level may expand.
         max_depth: Deepest tree a round may send.
+        exactness: Decides where a client leaves it open.
+        kept: What the connection's last session left in the target's cache.
     """
 
     target: LoadedModel
@@ -66,6 +72,8 @@ class SessionHost:
     max_context: int
     max_nodes: int
     max_depth: int
+    exactness: Exactness
+    kept: Kept
 
 
 class _Decoded(NamedTuple):
@@ -74,6 +82,7 @@ class _Decoded(NamedTuple):
     token: int
     finish: FinishReason | None
     waited_s: float
+    scores: list[TokenScore]
 
 
 class HostedSession:
@@ -81,6 +90,7 @@ class HostedSession:
 
     Attributes:
         session_id: Its name in the log.
+        exact: Whether the gap that rounding leaves between rounds and plain decoding is narrowed.
     """
 
     def __init__(self, host: SessionHost, request: msg.Open) -> None:
@@ -103,6 +113,8 @@ class HostedSession:
         self._draft_s = 0.0
         self._stop_wanted = False
         self._stream: asyncio.Task[None] | None = None
+        self.exact = host.exactness.wanted(request.exact, host.target.runner)
+        self._wish = wish_of(request, exact=self.exact)
         logger.info("session %s open: %.64r", self.session_id, request.label)
 
     async def prefill(self, request: msg.Prefill) -> None:
@@ -123,10 +135,20 @@ class HostedSession:
         rules = StopRules(eos_ids, limit, tuple(self._request.stop or ()))
         budget, decode = self._request.node_budget, target.tokenizer.decode
         self._prompt = prompt.tolist()
-        self._verifier = Verifier(target.runner, prompt, rules, budget, decode)
-        timed = await self._run(self._verifier.prefill)
+        kept = self._host.kept if self._wish.reuse else None
+        verifier = Verifier(target.runner, prompt, rules, budget, decode, self._wish, kept)
+        self._verifier = verifier
+        timed = await self._run(verifier.prefill)
         self._first_token = timed.value
-        await self._host.send(msg.Prefilled(timed.value, _us(timed.queue_s), _us(timed.run_s)))
+        await self._host.send(
+            msg.Prefilled(
+                timed.value,
+                _us(timed.queue_s),
+                _us(timed.run_s),
+                verifier.reused,
+                scores_message(verifier.take_scores()),
+            )
+        )
 
     async def verify(self, request: msg.Verify) -> None:
         """Verify one round's tree."""
@@ -154,6 +176,7 @@ class HostedSession:
                 bonus,
                 _us(timed.queue_s),
                 _us(timed.run_s),
+                scores_message(verifier.take_scores()),
             )
         )
 
@@ -177,7 +200,9 @@ class HostedSession:
         self._require_quiet()
         held_s = time.perf_counter() - self._opened_at
         energy = self._energy(held_s)
-        forwards = self._verifier.forwards if self._verifier else 0
+        forwards, redecided = 0, 0
+        if (verifier := self._verifier) is not None:
+            forwards, redecided = verifier.forwards, verifier.redecided
         self._release()
         logger.info(
             "session %s closed: %d forwards, busy %.3f s, held %.3f s",
@@ -194,6 +219,7 @@ class HostedSession:
                 _us(self._draft_s),
                 _mj(energy.gross_j),
                 _mj(energy.net_j),
+                redecided,
             )
         )
 
@@ -209,6 +235,8 @@ class HostedSession:
         """Give the target's cache back, behind whatever still runs over it."""
         verifier, self._verifier = self._verifier, None
         if verifier is not None:
+            if self.exact:
+                self._host.exactness.observe(verifier.effort)
             self._host.worker.submit(verifier.release)
 
     def _begun(self) -> Verifier:
@@ -248,7 +276,7 @@ class HostedSession:
             waited_s = time.perf_counter() - ready
             token = verifier.step()
             ready = time.perf_counter()
-            return _Decoded(token, verifier.finish, waited_s)
+            return _Decoded(token, verifier.finish, waited_s, verifier.take_scores())
 
         steps = deque(self._host.worker.submit(step) for _ in range(_STEPS_AHEAD))
         finish: FinishReason | None = None
@@ -301,7 +329,7 @@ class HostedSession:
                 f"{spec.name} drafts on the server, and the client's Hello wanted no draft model.",
             )
         return InPlace(
-            make_rounds(spec, host.side),
+            make_rounds(spec, host.side, self._wish, verifier.rules.eos_ids),
             LocalTarget(verifier, host.max_depth),
             self._prompt,
             Ending(verifier.rules, host.target.tokenizer.decode),
@@ -366,11 +394,12 @@ def _piece(made: _Decoded, run_s: float) -> msg.Tokens:
         made.finish is not None,
         _us(made.waited_s),
         _us(run_s),
+        scores_message(made.scores),
     )
 
 
 def _block(timed: Timed[RoundDone], finish: msg.Finish, last: bool) -> msg.Block:
-    tokens, record = timed.value
+    tokens, record, scores = timed.value
     return msg.Block(
         tokens=pack_tokens(tokens),
         finish=finish,
@@ -383,4 +412,5 @@ def _block(timed: Timed[RoundDone], finish: msg.Finish, last: bool) -> msg.Block
         queue_us=_us(timed.queue_s),
         draft_us=_us(record.draft_s),
         verify_us=_us(record.verify_s),
+        scores=scores_message(scores),
     )

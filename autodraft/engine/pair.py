@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from autodraft.config import MethodSpec, ObjectiveConfig
 from autodraft.cost import SECONDS, Phases, Powers, Prices, blend, phase_units
+from autodraft.decoding.sampling import GREEDY
 from autodraft.engine.survey import Survey
 from autodraft.errors import ConfigError
 from autodraft.policy import TreeLimits
@@ -20,6 +21,8 @@ from autodraft.profiling.link import LinkEstimate
 from autodraft.profiling.tables import CONTEXTS, LatencyTable
 from autodraft.units import MS_PER_S
 
+_OTHER_KIND_TRUST: Final = 0.1
+"""What the survey's trials are worth where tokens are drawn."""
 _TOKEN_BYTES: Final = 14
 """What a streamed token takes on the wire, about."""
 
@@ -70,11 +73,7 @@ def money_of(objective: ObjectiveConfig, powers: Powers) -> Money:
 
 
 class Pair:
-    """A pair of models over one link.
-
-    Attributes:
-        knowledge: What its requests share and learn.
-    """
+    """A pair of models over one link."""
 
     def __init__(
         self,
@@ -94,19 +93,30 @@ class Pair:
             money: What is paid.
             fixed: Leave the tables as they were measured.
         """
-        calibration, children, gains = found.prior.knowledge()
-        latencies = Latencies(
+        self._prior = found.prior
+        self._latencies = Latencies(
             CorrectedTable(tables.draft, fixed=fixed),
             CorrectedTable(tables.target, fixed=fixed),
             link,
         )
-        self.knowledge = PairKnowledge(latencies, calibration, children, gains)
+        self._known: dict[str, PairKnowledge] = {}
         self._tables = tables
         self._money = money
 
+    def knowledge(self, kind: str = GREEDY.kind) -> PairKnowledge:
+        """Return what requests share and learn that sample in one way (``Sampling.kind``).
+
+        Chances begin with what a survey of greedy answers found, and for drawn ones with less trust
+        in it. All kinds share the latencies.
+        """
+        if kind not in self._known:
+            trust = 1.0 if kind == GREEDY.kind else _OTHER_KIND_TRUST
+            self._known[kind] = PairKnowledge(self._latencies, *self._prior.knowledge(trust))
+        return self._known[kind]
+
     def relink(self, link: LinkEstimate) -> None:
         """Take another link; what was learned of the models stays."""
-        self.knowledge.latencies.link = link
+        self._latencies.link = link
 
     def normalisers(self, objective: str) -> Normalisers:
         """Return τ and κ of an objective; they depend on profile and prices alone.
@@ -126,8 +136,12 @@ class Pair:
             )
         return Normalisers(tau_s, kappa)
 
-    def policy(self, spec: MethodSpec) -> AdaptivePolicy:
+    def policy(self, spec: MethodSpec, kind: str = GREEDY.kind) -> AdaptivePolicy:
         """Return the policy of one request.
+
+        Args:
+            spec: The method.
+            kind: How it samples.
 
         Raises:
             ConfigError: If its objective needs a power that is not known.
@@ -136,11 +150,11 @@ class Pair:
         tau_s, kappa = self.normalisers(spec.objective)
         phases = blend(self._money.phases(spec.objective), spec.cs, tau_s, kappa)
         limits = TreeLimits(spec.width, spec.max_depth, spec.node_budget)
-        return AdaptivePolicy(limits, phases, self.knowledge, _ablation(spec))
+        return AdaptivePolicy(limits, phases, self.knowledge(kind), _ablation(spec))
 
     def _fastest_tree_units(self, units: Phases) -> float:
         """Return the units per token of the fastest fixed tree over a link without delay."""
-        tables, gains = self._tables, self.knowledge.gains
+        tables, gains = self._tables, self.knowledge().gains
         as_measured = Latencies(
             CorrectedTable(tables.draft), CorrectedTable(tables.target), LinkEstimate(0.0)
         )
@@ -165,7 +179,7 @@ def _ablation(spec: MethodSpec) -> Ablation:
 
 def describe_pair(pair: Pair) -> str:
     """Return what is known of a pair as lines for people."""
-    known = pair.knowledge
+    known = pair.knowledge()
     latencies, link = known.latencies, known.latencies.link
     lines = [
         *_table_lines("draft step", latencies.draft.table),

@@ -11,7 +11,9 @@ from typing import Final, TypeVar
 
 from autodraft.config import MethodSpec
 from autodraft.decoding.stopping import StopRules
+from autodraft.decoding.wish import PLAIN, Wish
 from autodraft.engine.rounds import Traffic, Verdict
+from autodraft.engine.wishes import sampling_message, scores_of
 from autodraft.errors import ProtocolError
 from autodraft.meters import Energy
 from autodraft.protocol import messages as msg
@@ -21,6 +23,7 @@ from autodraft.protocol.codec import (
     unpack_path,
     unpack_tokens,
 )
+from autodraft.records import TokenScore
 from autodraft.transport.client import Link
 from autodraft.tree.draft_tree import DraftTree
 from autodraft.units import MJ_PER_J, US_PER_S
@@ -58,11 +61,26 @@ class Step:
         tokens: New tokens of the answer.
         queue_s: Time waited for the model, on the server's clock.
         forward_s: Time of the model, on the server's clock.
+        scores: Of the tokens, where they were asked for.
     """
 
     tokens: list[int]
     queue_s: float
     forward_s: float
+    scores: Sequence[TokenScore] = ()
+
+
+@dataclass(frozen=True)
+class Beginning(Step):
+    """The first token of an answer.
+
+    Attributes:
+        exact: Whether the gap that rounding leaves is narrowed.
+        reused: Tokens of the prompt that the server's cache held already.
+    """
+
+    exact: bool = False
+    reused: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,6 +97,7 @@ class ServerRound:
         queue_s: Time waited for the model.
         draft_s: Time of drafting.
         verify_s: Time of the target's forward and walk.
+        scores: Of the tokens, where they were asked for.
     """
 
     tokens: list[int]
@@ -90,6 +109,7 @@ class ServerRound:
     queue_s: float
     draft_s: float
     verify_s: float
+    scores: Sequence[TokenScore] = ()
 
 
 @dataclass(frozen=True)
@@ -102,6 +122,7 @@ class Bill:
         held_s: Wall time from open to close.
         draft_s: The part of ``busy_s`` that was drafting.
         energy: Of the server's machine from open to close; unknown where it has no counter.
+        redecided: Tokens that were decided again, by a forward of their own.
     """
 
     forwards: int
@@ -109,6 +130,7 @@ class Bill:
     held_s: float
     draft_s: float
     energy: Energy
+    redecided: int
 
 
 class RemoteTarget:
@@ -148,21 +170,38 @@ class RemoteTarget:
         """Bytes sent and received so far."""
         return Traffic(self._link.uplink_bytes, self._link.downlink_bytes)
 
-    def open(self, rules: StopRules, node_budget: int, label: str) -> None:
+    def open(self, rules: StopRules, node_budget: int, label: str, wish: Wish = PLAIN) -> None:
         """Open a session; the answer is awaited together with the prefill's."""
         self._round = 0
-        stop = list(rules.stop) or None
-        self._link.send(msg.Open(rules.max_new_tokens, node_budget, label, stop))
+        self._link.send(
+            msg.Open(
+                max_new_tokens=rules.max_new_tokens,
+                node_budget=node_budget,
+                label=label,
+                stop=list(rules.stop) or None,
+                sampling=sampling_message(wish.sampling),
+                exact=wish.exact,
+                top_logprobs=wish.top_logprobs,
+                reuse=wish.reuse,
+            )
+        )
 
     def send_prompt(self, prompt: Sequence[int]) -> None:
         """Send the prompt; ``first_token`` waits for the answer."""
         self._link.send(msg.Prefill(pack_tokens(prompt)))
 
-    def first_token(self) -> Step:
+    def first_token(self) -> Beginning:
         """Wait for the first token of the answer."""
-        self._link.receive(msg.Opened)
+        opened = self._link.receive(msg.Opened)
         reply = self._link.receive(msg.Prefilled)
-        return Step([reply.token], reply.queue_us / US_PER_S, reply.forward_us / US_PER_S)
+        return Beginning(
+            [reply.token],
+            reply.queue_us / US_PER_S,
+            reply.forward_us / US_PER_S,
+            scores_of(reply.scores),
+            opened.exact,
+            reply.reused,
+        )
 
     def verify(self, tree: DraftTree) -> Verdict:
         """Send one round's tree and wait for the verdict."""
@@ -174,7 +213,13 @@ class RemoteTarget:
                 f"The server answered round {reply.round} where {self._round} was asked."
             )
         path = unpack_path(reply.path, tree.num_nodes)
-        return Verdict(path, reply.bonus, reply.queue_us / US_PER_S, reply.forward_us / US_PER_S)
+        return Verdict(
+            path,
+            reply.bonus,
+            reply.queue_us / US_PER_S,
+            reply.forward_us / US_PER_S,
+            scores_of(reply.scores),
+        )
 
     def ask_generate(self) -> None:
         """Ask the server to decode to the end of the answer; ``steps`` yields its stream."""
@@ -184,8 +229,8 @@ class RemoteTarget:
     def steps(self) -> Iterator[Step]:
         """Yield the stream that ``ask_generate`` asked for."""
         for piece in self._pieces(msg.Tokens):
-            tokens = unpack_tokens(piece.tokens).tolist()
-            yield Step(tokens, piece.queue_us / US_PER_S, piece.forward_us / US_PER_S)
+            tokens, scores = unpack_tokens(piece.tokens).tolist(), scores_of(piece.scores)
+            yield Step(tokens, piece.queue_us / US_PER_S, piece.forward_us / US_PER_S, scores)
 
     def stop_stream(self) -> None:
         """Ask the server to end the running stream at the next token; what it made still comes."""
@@ -213,6 +258,7 @@ class RemoteTarget:
                     queue_s=piece.queue_us / US_PER_S,
                     draft_s=piece.draft_us / US_PER_S,
                     verify_s=piece.verify_us / US_PER_S,
+                    scores=scores_of(piece.scores),
                 )
 
     def close_session(self) -> Bill:
@@ -232,6 +278,7 @@ class RemoteTarget:
             closed.held_us / US_PER_S,
             closed.draft_us / US_PER_S,
             Energy(_joules(closed.gross_mj), _joules(closed.net_mj)),
+            closed.redecided,
         )
 
     def ping(self, up: int = 0, down: int = 0) -> float:

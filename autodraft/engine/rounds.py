@@ -16,7 +16,7 @@ from autodraft.decoding.stopping import Ending, FinishReason
 from autodraft.engine.drafter import Draft, DraftSource
 from autodraft.meters import Meter
 from autodraft.policy.base import Outcome, Policy
-from autodraft.records import RoundRecord
+from autodraft.records import RoundRecord, TokenScore
 from autodraft.tree.draft_tree import DraftTree
 
 
@@ -29,12 +29,14 @@ class Verdict:
         bonus: The target's own token after them.
         queue_s: Time waited for the model, on the target's clock.
         verify_s: Time of forward and walk, on the target's clock.
+        scores: Of the accepted tokens and the bonus token, where they were asked for.
     """
 
     path: npt.NDArray[np.int64]
     bonus: int
     queue_s: float
     verify_s: float
+    scores: Sequence[TokenScore] = ()
 
 
 class Traffic(NamedTuple):
@@ -100,6 +102,7 @@ class Progress:
         draft_s: Time spent drafting so far, on the side that runs the rounds; None where it does
             not draft.
         queue_s: Time waited for the target model.
+        scores: Of the tokens of the answer, where they were asked for.
     """
 
     ending: Ending
@@ -110,6 +113,7 @@ class Progress:
     rounds: list[RoundRecord] = field(default_factory=list)
     draft_s: float | None = None
     queue_s: float = 0.0
+    scores: list[TokenScore] = field(default_factory=list)
 
     @property
     def finish(self) -> FinishReason | None:
@@ -121,11 +125,12 @@ class Progress:
         """Tokens the answer may still have."""
         return self.ending.rules.max_new_tokens - len(self.output)
 
-    def commit(self, block: Sequence[int]) -> list[int]:
+    def commit(self, block: Sequence[int], scores: Sequence[TokenScore] = ()) -> list[int]:
         """Add new tokens to the answer, cut where it ends, and return those added."""
         kept = self.ending.cut(block)
         self.output += kept
         self.context += kept
+        self.scores += scores[: len(kept)]
         return kept
 
 
@@ -168,7 +173,7 @@ class Rounds:
         verified = time.perf_counter()
         self._drafter.commit(verdict.path)
         truths = [*draft.tree.tokens[verdict.path].tolist(), verdict.bonus]
-        block = progress.commit(truths)
+        block = progress.commit(truths, verdict.scores)
         ended = time.perf_counter()
         traffic = target.traffic.since(before)
         outcome = Outcome(

@@ -13,13 +13,14 @@ from autodraft import __version__
 from autodraft.config import ServerConfig
 from autodraft.engine.host import Loader, Loan, ModelHost
 from autodraft.engine.hosted import HostedSession, SessionHost
+from autodraft.engine.kept import Kept
 from autodraft.engine.methods import DraftSide
 from autodraft.engine.refusal import Refusal
 from autodraft.engine.worker import ModelWorker
 from autodraft.errors import ProtocolError
 from autodraft.models.hardware import device_label
 from autodraft.models.loader import LoadedModel, load_model
-from autodraft.models.memory import settle_large_blocks
+from autodraft.models.memory import give_back_memory, settle_large_blocks
 from autodraft.models.tokenizer import unknown_to_target
 from autodraft.profiling.tables import LatencyTable
 from autodraft.protocol import messages as msg
@@ -41,6 +42,7 @@ class Conversation:
         self._send = send
         self._models: Loan | None = None
         self._side = DraftSide()
+        self._kept = Kept()
         self._session: HostedSession | None = None
         self._actions: Final[dict[type[Any], Callable[[Any], Awaitable[None]]]] = {
             msg.Hello: self._hello,
@@ -81,8 +83,15 @@ class Conversation:
         if session is not None:
             await session.abandon()
         if self._models is not None:
+            await self._worker.run(self._forget)
             self._models = None
             self._host.release()
+
+    def _forget(self) -> None:
+        """Release what the connection's sessions left in caches."""
+        self._kept.drop()
+        self._side.kept.drop()
+        give_back_memory(collect=False)
 
     async def _hello(self, hello: msg.Hello) -> None:
         if self._models is not None:
@@ -152,9 +161,11 @@ class Conversation:
         return self._session
 
     async def _open(self, request: msg.Open) -> None:
-        target = self._ready()
+        self._ready()
+        assert self._models is not None
         if self._session is not None:
             raise Refusal(msg.ErrorCode.OUT_OF_ORDER, "A session is open already; close it first.")
+        target = self._models.target
         host = SessionHost(
             target=target,
             side=self._side,
@@ -164,9 +175,11 @@ class Conversation:
             max_context=self._max_context(target),
             max_nodes=self._config.max_nodes,
             max_depth=self._config.max_depth,
+            exactness=self._models.exactness,
+            kept=self._kept,
         )
         self._session = HostedSession(host, request)
-        await self._send(msg.Opened(self._session.session_id))
+        await self._send(msg.Opened(self._session.session_id, self._session.exact))
 
     async def _close(self, _: msg.Close) -> None:
         await self._opened().close()

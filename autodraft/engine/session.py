@@ -6,16 +6,17 @@ does until the answer ends, then the bill.
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from autodraft.decoding.stopping import Decode, Ending, StopRules
-from autodraft.engine.remote import Bill, RemoteTarget
+from autodraft.decoding.wish import PLAIN, Wish
+from autodraft.engine.remote import Beginning, Bill, RemoteTarget
 from autodraft.engine.rounds import Meters, Progress, Rounds, Traffic
 from autodraft.meters import Energy, Meter
 from autodraft.protocol.messages import Welcome
-from autodraft.records import RequestRecord, RoundRecord
+from autodraft.records import RequestRecord, RoundRecord, TokenScore
 
 _NO_PART: Final = Energy(0.0, 0.0)
 _UNKNOWN: Final = Energy(None, None)
@@ -107,6 +108,11 @@ class Speculative:
         return NO_REPORT
 
 
+def never() -> bool:
+    """Return that an answer is not cancelled."""
+    return False
+
+
 class Request:
     """Runs one prompt through one method.
 
@@ -121,6 +127,8 @@ class Request:
         rules: StopRules,
         meters: Meters,
         decode: Decode | None = None,
+        wish: Wish = PLAIN,
+        cancelled: Callable[[], bool] = never,
     ) -> None:
         """Prepare a request; iterating sends it.
 
@@ -131,7 +139,12 @@ class Request:
             rules: When the answer ends.
             meters: Energy meters.
             decode: Turns token ids into text, where the rules have stop strings.
+            wish: What else is asked of the answer.
+            cancelled: Asked after every block; once it says yes the answer ends there.
         """
+        self._wish = wish
+        self._cancelled = cancelled
+        self._beginning: Beginning | None = None
         self._target = target
         self._method = method
         self._prompt = prompt
@@ -151,15 +164,23 @@ class Request:
         """Records of the rounds so far."""
         return self._progress.rounds
 
+    @property
+    def scores(self) -> list[TokenScore] | None:
+        """How surely each token was chosen; None where it was not asked for."""
+        return None if self._wish.top_logprobs is None else self._progress.scores
+
     def __iter__(self) -> Iterator[list[int]]:
         progress, target = self._progress, self._target
         clock = _Clock(target.traffic, progress.meters.draft)
         try:
             for block in self._blocks(clock):
-                if progress.finish is not None:
+                over = self._cancelled()
+                if over or progress.finish is not None:
                     clock.end(progress.draft_s)
                 if block:
                     yield block
+                if over:
+                    break
         except GeneratorExit:  # the consumer stopped early: leave the link ready for the next
             target.close_session()
             raise
@@ -170,12 +191,12 @@ class Request:
     def _blocks(self, clock: "_Clock") -> Iterator[list[int]]:
         progress, method, target = self._progress, self._method, self._target
         rules = progress.ending.rules
-        target.open(rules, progress.node_budget, method.label)
+        target.open(rules, progress.node_budget, method.label, self._wish)
         target.send_prompt(self._prompt)
         progress.draft_s = method.start(target, self._prompt, rules.max_new_tokens)
-        first = target.first_token()
+        first = self._beginning = target.first_token()
         progress.queue_s += first.queue_s
-        block = progress.commit(first.tokens)
+        block = progress.commit(first.tokens, first.scores)
         clock.first()
         yield block
         yield from method.decode(progress, target)
@@ -187,12 +208,14 @@ class Request:
         draft = clock.energy
         report = self._method.report()
         alone = report.handed_over_tokens or 0  # each is a step of its own, like server-only's
+        begun, scores = self._beginning, self.scores
+        assert begun is not None, "there is no answer without a first token"
         target, target_method = _target_energy(bill, meters.target, self._target.welcome)
         return RequestRecord(
             method=self._method.label,
             prompt_tokens=len(self._prompt),
             output_tokens=len(progress.output),
-            finish_reason=progress.finish or "length",
+            finish_reason=progress.finish or "cancelled",
             ttft_s=clock.ttft_s,
             total_s=clock.total_s,
             rounds=len(rounds) + alone if self._method.speculates else later_tokens,
@@ -215,6 +238,10 @@ class Request:
             draft_energy_method=meters.draft.method if meters.draft else None,
             target_energy_method=target_method,
             output_ids=list(progress.output),
+            output_gaps=None if scores is None else [score.gap for score in scores],
+            exact=begun.exact,
+            redecided_tokens=bill.redecided,
+            reused_prompt_tokens=begun.reused,
             **vars(report),
         )
 

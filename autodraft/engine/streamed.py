@@ -31,7 +31,7 @@ class ServerOnly:
         """Yield the server's stream."""
         for step in target.steps():
             progress.queue_s += step.queue_s
-            yield progress.commit(step.tokens)
+            yield progress.commit(step.tokens, step.scores)
 
     def finish(self) -> None:
         """Nothing is held."""
@@ -61,7 +61,7 @@ class Colocated:
         before, started = target.traffic, time.perf_counter()
         for done in target.rounds():
             context_tokens = len(progress.context)
-            block = progress.commit(done.tokens)
+            block = progress.commit(done.tokens, done.scores)
             ended, after = time.perf_counter(), target.traffic
             traffic = after.since(before)
             _record(progress, done, ended - started, traffic, context_tokens, len(block))

@@ -1,22 +1,44 @@
 """The target's side of one request: its context, its cache, and one forward per round.
 
-Synchronous and alone with its model; queues, sockets and bills are the service's business. Greedy:
-every token is the arg-max after its context, whether it was drafted or not.
+Synchronous and alone with its model; queues, sockets and bills are the service's business. Every
+token is the one that the judge puts after its context, whether it was drafted or not.
 """
+
+import time
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from autodraft.decoding.stopping import Decode, Ending, FinishReason, StopRules
-from autodraft.decoding.verification import walk
+from autodraft.decoding.verification import UNDECIDED, walk
+from autodraft.decoding.wish import PLAIN, Wish
+from autodraft.engine.judge import Judge
+from autodraft.engine.kept import Kept
 from autodraft.errors import ProtocolError
-from autodraft.models.candidates import GreedyChoices, best_tokens
 from autodraft.models.memory import give_back_memory
 from autodraft.models.runner import ModelRunner
+from autodraft.records import TokenScore
 from autodraft.tree.attention import ancestor_mask, node_positions
-from autodraft.tree.draft_tree import received_tree
+from autodraft.tree.draft_tree import DraftTree, received_tree
 
 IntArray = npt.NDArray[np.int64]
+
+
+@dataclass
+class Effort:
+    """What the rounds of an answer have taken.
+
+    Attributes:
+        rounds: How many there were.
+        round_s: Time of forwards and walks.
+        again_s: Time of what came behind them: the cache put in order, close tokens decided again.
+    """
+
+    rounds: int = 0
+    round_s: float = 0.0
+    again_s: float = 0.0
 
 
 class Verifier:
@@ -26,6 +48,8 @@ class Verifier:
 
     Attributes:
         forwards: Forwards of the target so far, prefill included.
+        reused: Tokens of the prompt that its cache held already.
+        effort: What rounds have taken so far.
     """
 
     def __init__(
@@ -35,6 +59,8 @@ class Verifier:
         rules: StopRules,
         node_budget: int,
         decode: Decode | None = None,
+        wish: Wish = PLAIN,
+        kept: Kept | None = None,
     ) -> None:
         """Prepare a request.
 
@@ -44,15 +70,21 @@ class Verifier:
             rules: When the answer ends.
             node_budget: Most nodes of a round.
             decode: Turns token ids into text, where the rules have stop strings.
+            wish: How tokens are chosen.
+            kept: What an earlier answer left, and where this one leaves its cache; None reuses
+                nothing.
         """
         self._runner = runner
+        self._judge = Judge(runner, prompt.tolist(), rules, wish)
         self._ending = Ending(rules, decode)
-        self._prompt = prompt
+        self._context: list[int] = prompt.tolist()
+        self._kept = kept
         # A round writes its root and its nodes behind the context before the path is gathered.
         capacity = len(prompt) + rules.max_new_tokens + node_budget + 1
-        self._cache = runner.new_cache(capacity)
-        self._root = -1
+        store = kept or Kept()
+        self._cache, self.reused = store.take(runner, self._context, capacity)
         self.forwards = 0
+        self.effort = Effort()
 
     @property
     def rules(self) -> StopRules:
@@ -69,26 +101,34 @@ class Verifier:
         """Why the answer has ended; None while it goes on."""
         return self._ending.finish
 
+    @property
+    def redecided(self) -> int:
+        """Tokens so far that were decided again, by a forward of their own."""
+        return self._judge.redecided
+
+    def take_scores(self) -> list[TokenScore]:
+        """Return the scores of the tokens chosen since the last call, where they are wanted."""
+        return self._judge.take_scores()
+
     def release(self) -> None:
-        """Give the cache back; nothing comes after."""
-        self._runner.release(self._cache)
+        """Give the cache back, or leave it to the next; nothing comes after."""
+        if self._kept is not None and self._cache.length:
+            self._kept.keep(self._runner, self._cache, self._context[: self._cache.length])
+        else:
+            self._runner.release(self._cache)
         del self._cache
         give_back_memory(collect=False)
 
     def prefill(self) -> int:
         """Forward the prompt and return the first token of the answer."""
-        logits = self._runner.prefill(self._cache, self._prompt)
-        token = int(best_tokens(logits)[0])
+        rest = self._context[self.reused :]
+        token = self._judge.decide(self._runner.prefill(self._cache, rest))
         self._commit([token])
         return token
 
     def step(self) -> int:
         """Decode one token."""
-        position = np.array([self._cache.length])
-        logits = self._runner.forward(
-            self._cache, np.array([self._root]), position, np.ones((1, 1), dtype=np.bool_)
-        )
-        token = int(best_tokens(logits)[0])
+        token = self._judge.decide(self._forward_one(self._context[-1]))
         self._commit([token])
         return token
 
@@ -114,7 +154,7 @@ class Verifier:
                 f"{self._runner.vocab_size}. Draft and target need the same tokenizer."
             )
         try:
-            tree = received_tree(self._root, tokens, parents)
+            tree = received_tree(self._context[-1], tokens, parents)
         except ValueError as error:
             raise ProtocolError(f"Malformed draft tree: {error}.") from error
         base = self._cache.length
@@ -125,18 +165,42 @@ class Verifier:
                 f"A draft tree of depth {tree.depth} behind {base + 1} tokens; depth {allowed} is "
                 "the most that this target takes there."
             )
+        started = time.perf_counter()
         logits = self._runner.forward(
             self._cache,
             tree.tokens,
             node_positions(tree.depths, base),
             ancestor_mask(tree.parents),
         )
-        path, bonus = walk(tree.tokens, tree.parents, GreedyChoices(logits))
-        self._cache.keep(base, np.concatenate(([base], base + path)))
+        choices = self._judge.choices(logits, tree.tokens, tree.parents)
+        path, bonus = walk(tree.tokens, tree.parents, choices)
+        decided = time.perf_counter()
+        if bonus == UNDECIDED:
+            bonus = self._decide_again(tree, base, path)
+        else:
+            self._cache.keep(base, np.concatenate(([base], base + path)))
+        self.effort.rounds += 1
+        self.effort.round_s += decided - started
+        self.effort.again_s += time.perf_counter() - decided
         self._commit([*tree.tokens[path].tolist(), bonus])
         return path, bonus
 
+    def _decide_again(self, tree: DraftTree, base: int, path: IntArray) -> int:
+        """Return the token behind an accepted path by a forward of the path's last node alone."""
+        nodes = np.concatenate(([0], path))
+        self._cache.keep(base, base + nodes[:-1])
+        logits = self._forward_one(int(tree.tokens[nodes[-1]]))
+        self.forwards += 1
+        return self._judge.decide(logits, tree.tokens[path].tolist())
+
+    def _forward_one(self, token: int) -> torch.Tensor:
+        """Forward the token behind the cache, as plain decoding does; return its logits, [1, V]."""
+        position = np.array([self._cache.length])
+        visible = np.ones((1, 1), dtype=np.bool_)
+        return self._runner.forward(self._cache, np.array([token]), position, visible)
+
     def _commit(self, block: list[int]) -> None:
+        self._judge.commit(block)
         self._ending.cut(block)
         self.forwards += 1
-        self._root = block[-1]
+        self._context += block

@@ -78,6 +78,11 @@ def top_candidates(
     return _best_on_device(logits.log_softmax(dim=-1, dtype=torch.float32), count)
 
 
+def host_rows(logits: torch.Tensor) -> npt.NDArray[np.float32]:
+    """Return a copy of logits in this machine's memory, [N, V]."""
+    return _single_precision(logits.cpu())
+
+
 def _single_precision(logits: torch.Tensor) -> npt.NDArray[np.float32]:
     """Return a copy of logits in this machine's memory."""
     if logits.dtype != torch.bfloat16:

@@ -195,6 +195,12 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped
         """Count the slots that a finished forward has filled."""
         self._set_length(self.length + count)
 
+    def adopt(self, other: "KVCache", count: int) -> None:
+        """Begin with the first ``count`` slots of another cache of the same model."""
+        for storage, theirs in zip(self._storages, other._storages, strict=True):
+            storage[..., :count, :] = theirs[..., :count, :]
+        self._set_length(count)
+
     def trim(self, length: int) -> None:
         """Forget every slot from ``length`` on.
 

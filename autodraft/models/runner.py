@@ -23,6 +23,7 @@ from autodraft.models.memory import MappedFile
 from autodraft.models.output_head import cut_output_head
 from autodraft.models.probe import forward_once, observe_layout, require_tree_attention
 from autodraft.models.rows import MOST_ADDED, SIZES, padded_rows, padded_slots, padded_view
+from autodraft.models.sharp_head import RowSharpener, SharpHead, rounds_off
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -70,6 +71,7 @@ class ModelRunner:
         self.weights_bytes = sum(weight.nbytes for weight in model.parameters())
         self._masks = TreeMasks(self._dtype, self._device)
         self._compiled: CompiledForward | None = None
+        self._head: SharpHead | None = None
         self._pads = False
         self._embedding_file: MappedFile | None = None
         with torch.inference_mode():
@@ -83,6 +85,8 @@ class ModelRunner:
             require_tree_attention(self, model, name)
         if compile:
             self._compiled = CompiledForward(model, self._cache_argument)
+        elif rounds_off(self._dtype):
+            self._head = SharpHead(model)
 
     @property
     def device(self) -> str:
@@ -98,6 +102,16 @@ class ModelRunner:
     def dtype(self) -> str:
         """Floating-point type of the weights, for example ``bfloat16``."""
         return str(self._dtype).removeprefix("torch.")
+
+    @property
+    def rounds_off(self) -> bool:
+        """Whether it computes in numbers coarser than float32."""
+        return rounds_off(self._dtype)
+
+    @property
+    def output_ids(self) -> IntArray | None:
+        """The only token ids it says, rising, [O]; None is all."""
+        return self._output_ids
 
     @property
     def padding(self) -> tuple[int, ...]:
@@ -172,6 +186,15 @@ class ModelRunner:
         mask = self._additive(cache, visible)
         return self._forward(cache, tokens, positions, mask, 0)[: len(tokens)]
 
+    def sharpener(self, row: int, highest: float) -> RowSharpener:
+        """Return what computes logits of a row of the last forward again.
+
+        Args:
+            row: The row.
+            highest: Its highest logit: what lies close to it may stand in the wrong order.
+        """
+        return RowSharpener(self._head, row, highest, self._dtype)
+
     def _causal(self, cache: KVCache, count: int) -> torch.Tensor | None:
         """Return the mask of tokens in a row; none where the model needs none.
 
@@ -220,6 +243,8 @@ class ModelRunner:
             **{self._cache_argument: cache},
         )
         cache.advance(count)
+        if self._head is not None:
+            self._head.settle(output.logits)
         logits: torch.Tensor = output.logits[0]
         return logits
 

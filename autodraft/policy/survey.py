@@ -43,11 +43,15 @@ class PairPrior:
     ease: FloatArray
     rounds: int
 
-    def knowledge(self) -> tuple[Calibration, ChildForecast, GainTable]:
-        """Return what it says in the forms that policies use; each call makes new ones."""
+    def knowledge(self, trust: float = 1.0) -> tuple[Calibration, ChildForecast, GainTable]:
+        """Return what it says in the forms that policies use; each call makes new ones.
+
+        Args:
+            trust: What a trial of the survey is worth beside one that comes later.
+        """
         return (
-            Calibration(self.calibration),
-            ChildForecast(self.child_sums, self.child_trials),
+            Calibration(self.calibration * trust),
+            ChildForecast(self.child_sums * trust, self.child_trials * trust),
             GainTable(self.widths, self.gains, self.ease),
         )
 

@@ -22,6 +22,7 @@ MAX_NODES: Final = 2**16 - 1
 DEFAULT_MAX_FRAME_BYTES: Final = 2**20
 
 _TOKEN_BYTES: Final = 3
+_FLOAT_BYTES: Final = 4
 _NARROW_NODE: Final = _TOKEN_BYTES + 1
 _WIDE_NODE: Final = _TOKEN_BYTES + 2
 
@@ -100,6 +101,23 @@ def unpack_tokens(packed: bytes) -> IntArray:
         ProtocolError: If the length is not a multiple of 3.
     """
     return _values_of(_records_of(packed, _TOKEN_BYTES, "token ids"))
+
+
+def pack_floats(values: Sequence[float]) -> bytes:
+    """Pack numbers as float32, 4 bytes each."""
+    return np.asarray(values, dtype="<f4").tobytes()
+
+
+def unpack_floats(packed: bytes) -> list[float]:
+    """Unpack numbers.
+
+    Raises:
+        ProtocolError: If the length is not a multiple of 4.
+    """
+    if len(packed) % _FLOAT_BYTES:
+        raise ProtocolError(f"numbers: {len(packed)} bytes are not a multiple of {_FLOAT_BYTES}.")
+    values: list[float] = np.frombuffer(packed, dtype="<f4").tolist()
+    return values
 
 
 def pack_nodes(tokens: IntArray, parents: IntArray) -> bytes:

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 MAX_STOP_STRINGS: Final = 16
 MAX_STOP_LENGTH: Final = 256
 """Most stop strings of a session, and most characters of each."""
@@ -124,6 +124,38 @@ class Hello(_Message, frozen=True, tag=1):
     draft: DraftWish | None = None
 
 
+class Sampling(_Message, frozen=True):
+    """How the tokens of an answer are chosen; ``docs/losslessness.md`` says what each means.
+
+    Attributes:
+        temperature: 0 is greedy.
+        top_k: 0 is all.
+        top_p: 1 is all.
+        min_p: 0 is all.
+        seed: Of the noise.
+        choice: Number of the answer among several.
+        repetition_penalty: 1 is none.
+        presence_penalty: 0 is none.
+        frequency_penalty: 0 is none.
+        logit_bias: Added to the logits of token ids.
+        bad_words: Sequences of token ids that never occur.
+        min_new_tokens: Tokens before which no EOS is chosen.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    choice: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    bad_words: list[list[int]] = []
+    min_new_tokens: int = 0
+
+
 class Open(_Message, frozen=True, tag=2):
     """Open a session: one request.
 
@@ -132,12 +164,38 @@ class Open(_Message, frozen=True, tag=2):
         node_budget: Most nodes that this session will send in a round.
         label: Method label, for the server's log and bill.
         stop: Strings that end the answer.
+        sampling: How its tokens are chosen; None is greedy.
+        exact: Narrow the gap that rounding leaves between rounds and plain decoding; None leaves
+            it to the server.
+        top_logprobs: How many log-probabilities come with every token besides its own; None for
+            none at all.
+        reuse: Go on with what the connection's last session left in the cache, and leave the same.
     """
 
     max_new_tokens: int
     node_budget: int
     label: str
     stop: list[str] | None = None
+    sampling: Sampling | None = None
+    exact: bool | None = None
+    top_logprobs: int | None = None
+    reuse: bool = False
+
+
+class Scores(_Message, frozen=True):
+    """How surely each of some tokens was chosen, as little-endian float32 and packed token ids.
+
+    Attributes:
+        gaps: Distance of the second best token, in logits, for each token.
+        logprobs: Natural log-probability of each token.
+        top_ids: The likeliest tokens in its place, equally many for each token, likeliest first.
+        top_logprobs: Theirs.
+    """
+
+    gaps: bytes
+    logprobs: bytes
+    top_ids: bytes
+    top_logprobs: bytes
 
 
 class Prefill(_Message, frozen=True, tag=3):
@@ -267,9 +325,11 @@ class Opened(_Message, frozen=True, tag=21):
 
     Attributes:
         session_id: Name of the session in the server's log.
+        exact: Whether the gap that rounding leaves is narrowed.
     """
 
     session_id: str
+    exact: bool = False
 
 
 class Prefilled(_Message, frozen=True, tag=22):
@@ -279,11 +339,15 @@ class Prefilled(_Message, frozen=True, tag=22):
         token: First token of the answer.
         queue_us: Time the request waited for the model.
         forward_us: Time of the forward.
+        reused: Tokens of the prompt that the cache held already.
+        scores: Of the token, where they were asked for; so in all answers.
     """
 
     token: int
     queue_us: int
     forward_us: int
+    reused: int = 0
+    scores: Scores | None = None
 
 
 class Verified(_Message, frozen=True, tag=23):
@@ -295,6 +359,7 @@ class Verified(_Message, frozen=True, tag=23):
         bonus: The target's own token after them.
         queue_us: Time the request waited for the model.
         forward_us: Time of forward and walk.
+        scores: Of the accepted tokens and the bonus token.
     """
 
     round: int
@@ -302,6 +367,7 @@ class Verified(_Message, frozen=True, tag=23):
     bonus: int
     queue_us: int
     forward_us: int
+    scores: Scores | None = None
 
 
 class Tokens(_Message, frozen=True, tag=24):
@@ -313,6 +379,7 @@ class Tokens(_Message, frozen=True, tag=24):
         last: Whether the stream ends here (also when stopped on request).
         queue_us: Time the step waited for the model.
         forward_us: Time of the step.
+        scores: Of the tokens.
     """
 
     tokens: bytes
@@ -320,6 +387,7 @@ class Tokens(_Message, frozen=True, tag=24):
     last: bool
     queue_us: int
     forward_us: int
+    scores: Scores | None = None
 
 
 class Closed(_Message, frozen=True, tag=25):
@@ -332,6 +400,7 @@ class Closed(_Message, frozen=True, tag=25):
         draft_us: The part of ``busy_us`` that was drafting.
         gross_mj: Energy of the machine from open to close, in millijoules; None without a counter.
         net_mj: The same less what the machine would have drawn idle; None where idle is unknown.
+        redecided: Tokens that were decided again, by a forward of their own.
     """
 
     forwards: int
@@ -340,6 +409,7 @@ class Closed(_Message, frozen=True, tag=25):
     draft_us: int
     gross_mj: int | None = None
     net_mj: int | None = None
+    redecided: int = 0
 
 
 class Pong(_Message, frozen=True, tag=26):
@@ -379,6 +449,7 @@ class Block(_Message, frozen=True, tag=28):
         queue_us: Time the round waited for the model.
         draft_us: Time of drafting.
         verify_us: Time of the target's forward and walk.
+        scores: Of the tokens.
     """
 
     tokens: bytes
@@ -392,6 +463,7 @@ class Block(_Message, frozen=True, tag=28):
     queue_us: int = 0
     draft_us: int = 0
     verify_us: int = 0
+    scores: Scores | None = None
 
 
 ClientMessage = Hello | Open | Prefill | Verify | Generate | Stop | Close | Ping | Speculate

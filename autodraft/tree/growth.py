@@ -46,6 +46,14 @@ class TreeGrowth:
         """Nodes proposed so far, root excluded, grafted ones included."""
         return len(self.tokens) - 1
 
+    def path(self, node: int) -> list[int]:
+        """Return the tokens that lead from the root, which is left out, to a node and its own."""
+        tokens: list[int] = []
+        while node > 0:
+            tokens.append(int(self.tokens[node]))
+            node = int(self.parents[node])
+        return tokens[::-1]
+
     @property
     def frontier_log_values(self) -> FloatArray:
         """Log values of the newest level, in the order its nodes were added."""

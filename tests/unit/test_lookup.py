@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from autodraft.config import MethodSpec
 from autodraft.decoding.retrieval import AcceptanceTable, Continuations, Retriever
+from autodraft.decoding.sampling import GREEDY
 from autodraft.engine.drafter import Draft, Drafter
 from autodraft.engine.lookup import LookupDrafter
 from autodraft.engine.methods import METHODS, DraftSide, make_method
@@ -135,16 +136,17 @@ def test_lookup_drafts_without_a_model_and_is_measured_all_the_same(circling: An
 
 def test_one_table_learns_from_all_requests_of_an_engine(circling: Any) -> None:
     side, target = DraftSide(), ModelRunner(circling, "circling")
-    before = side.acceptance.probability(16, 0)
+    table = side.acceptance.setdefault(GREEDY.kind, AcceptanceTable())
+    before = table.probability(16, 0)
 
     def ask() -> Answer:
         return answer_by(make_method(SPECS[0], side), target, PROMPT, TOKENS)
 
     ask()
-    learned = side.acceptance.probability(16, 0)
+    learned = table.probability(16, 0)
     assert learned > before
     ask()
-    assert side.acceptance.probability(16, 0) > learned
+    assert table.probability(16, 0) > learned
 
 
 @pytest.mark.parametrize("spec", [SPECS[0], SPECS[2]], ids=label)
