@@ -12,8 +12,9 @@ from autodraft.settings import wait_briefly as _wait_briefly
 if TYPE_CHECKING:
     from autodraft.api import Autodraft, serve_target
     from autodraft.config import ExperimentConfig, MethodSpec, ServerConfig
+    from autodraft.decoding.sampling import Sampling
     from autodraft.errors import AutodraftError
-    from autodraft.records import GenerationResult, RequestRecord, RoundRecord
+    from autodraft.records import GenerationResult, RequestRecord, RoundRecord, TokenScore
 
 __version__: Final = "0.1.0"
 
@@ -30,6 +31,8 @@ _HOMES: Final = {
     "GenerationResult": "autodraft.records",
     "RequestRecord": "autodraft.records",
     "RoundRecord": "autodraft.records",
+    "Sampling": "autodraft.decoding.sampling",
+    "TokenScore": "autodraft.records",
 }
 
 __all__ = [
@@ -40,7 +43,9 @@ __all__ = [
     "MethodSpec",
     "RequestRecord",
     "RoundRecord",
+    "Sampling",
     "ServerConfig",
+    "TokenScore",
     "__version__",
     "serve_target",
 ]

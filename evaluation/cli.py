@@ -1,29 +1,32 @@
-"""The harness's command line: ``python -m evaluation run CONFIG``, and ``tune CONFIG``.
+"""The harness's command line: ``python -m evaluation run CONFIG``, ``tune`` and ``equality``.
 
 Exit codes: 0 all requests finished, 1 a request or the run failed, 2 the command line or the
-configuration is wrong, 130 interrupted by Ctrl-C or SIGTERM. Tables go to standard output;
-progress, warnings and errors to standard error. The only module of the harness that reads the
-environment.
+configuration is wrong, 130 interrupted by Ctrl-C or SIGTERM; of ``equality``: 0 equal as far as
+must be, 1 not, 2 a run cannot be read. Tables go to standard output; progress, warnings and errors
+to standard error. The only module of the harness that reads the environment.
 """
 
 import argparse
+import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 
 from autodraft import settings
 from autodraft.config import ExperimentConfig
 from autodraft.config_io import LoadedConfig, dump_yaml, load_config
-from autodraft.errors import AutodraftError, ConfigError
+from autodraft.errors import AutodraftError, ConfigError, StoreError
 from evaluation.datasets import Locations, describe_source, overlaps
 from evaluation.dry_run import print_dry_run
+from evaluation.equality import compare_runs, read_run
+from evaluation.equality_report import figures, first_faults, print_verdict
 from evaluation.estimate import ASSUMED_TOKENS_PER_S, TUNING_SUFFIX, find_rates
 from evaluation.experiment import (
     EXIT_FAILED,
@@ -36,7 +39,7 @@ from evaluation.interrupts import Interrupts
 from evaluation.manifest import continued_manifest, new_manifest
 from evaluation.plan import Plan, Questions, load_questions, make_plan, require_methods
 from evaluation.resume import Wish, choose_run, resolved_text
-from evaluation.runner import Engine
+from evaluation.roles import Engine
 from evaluation.store import RESOLVED_FILE, RunStore, make_run_id
 from evaluation.tune import (
     load_validation,
@@ -79,7 +82,7 @@ def _rate(text: str) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m evaluation",
-        description="Run an experiment against a target server.",
+        description="Run an experiment against a target server, and judge what came of it.",
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -101,7 +104,24 @@ def _parser() -> argparse.ArgumentParser:
     for command, start in ((run, _run), (tuning, _tune)):
         _add_options(command)
         command.set_defaults(start=start)
+    _add_equality(commands.add_parser)
     return parser
+
+
+def _add_equality(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    parser = add_parser(
+        "equality",
+        help="compare the answers of two runs token by token",
+        description="Hold every method of RUN_B, token by token, against server_only of RUN_A. "
+        "Exit code 1: an answer is missing or ends too early, or differs in float32 where the two "
+        "best logits were not close. Both runs may be the same.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("run_a", metavar="RUN_A", type=Path, help="folder of the run to compare to")
+    parser.add_argument("run_b", metavar="RUN_B", type=Path, help="folder of the run to judge")
+    parser.add_argument("--all", action="store_true", help="show every answer that differs")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write all figures to a file")
+    parser.set_defaults(start=_equality)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -282,6 +302,31 @@ def _tune(arguments: argparse.Namespace, argv: Sequence[str], make_engine: Engin
         loaded, plan, validation.asked, folder, wish, consoles, locations
     ) as experiment:
         return tune(experiment, validation, _tunings(), make_engine, argv)
+
+
+def _equality(arguments: argparse.Namespace, _argv: Sequence[str], _make: EngineFactory) -> int:
+    consoles = _consoles()
+    try:
+        verdict = compare_runs(read_run(arguments.run_a), read_run(arguments.run_b))
+        if arguments.json is not None:
+            _write_json(arguments.json, figures(verdict))
+    except StoreError as error:
+        print_error(consoles.err, str(error))
+        return EXIT_USAGE
+    print_verdict(consoles.out, verdict, arguments.all)
+    faults = verdict.faults
+    for fault in first_faults(faults, arguments.all):
+        print_error(consoles.err, fault)
+    return EXIT_FAILED if faults else 0
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    try:
+        path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be written ({error.strerror}). Give --json another file."
+        ) from error
 
 
 def main(argv: Sequence[str] | None = None, make_engine: EngineFactory = _make_engine) -> int:

@@ -20,9 +20,10 @@ from evaluation.progress import format_duration
 from evaluation.whole_tables import print_whole
 
 _HEADINGS: Final = (
-    "benchmark", "network", "method", "seed", "questions", "repeats", "requests", "at most", "state"
+    "benchmark", "network", "method", "seed", "questions", "repeats", "choices", "requests",
+    "at most", "state",
 )  # fmt: skip
-_RIGHT: Final = frozenset({"seed", "questions", "repeats", "requests", "at most"})
+_RIGHT: Final = frozenset({"seed", "questions", "repeats", "choices", "requests", "at most"})
 
 
 @dataclass
@@ -111,13 +112,14 @@ def _row(
     rates: Rates,
 ) -> list[str]:
     """Return the cells of a row but the last, and add to the totals."""
-    repeats = len(plan.repeats)
-    totals.cells += repeats
+    draws = len(plan.draws)
+    times = [str(len(plan.repeats)), str(len(plan.config.choices()))]
+    totals.cells += draws
     head = [condition.bench, condition.network.label, spec.label, str(condition.seed)]
     if asked is None:
         totals.complete = False
-        return [*head, "–", str(repeats), "–", "–"]
-    requests = repeats * sum(len(question.turns) for question in asked)
+        return [*head, "–", *times, "–", "–"]
+    requests = draws * sum(len(question.turns) for question in asked)
     tokens = requests * plan.config.run.max_new_tokens
     seconds, measured = rates.seconds(spec, condition.network, requests, tokens)
     if not measured:
@@ -125,7 +127,7 @@ def _row(
     totals.requests += requests
     totals.tokens += tokens
     totals.seconds += seconds
-    return [*head, str(len(asked)), str(repeats), str(requests), format_duration(seconds)]
+    return [*head, str(len(asked)), *times, str(requests), format_duration(seconds)]
 
 
 def _warm_up_s(plan: Plan, condition: Condition, asked: Sequence[Question], rates: Rates) -> float:

@@ -19,7 +19,8 @@ from evaluation.manifest import Manifest
 from evaluation.plan import Plan, Questions
 from evaluation.progress import show_progress
 from evaluation.report import Results, energy_methods, print_results, write_results
-from evaluation.runner import Engine, Surroundings, run_plan
+from evaluation.roles import Engine, Surroundings
+from evaluation.runner import run_plan
 from evaluation.store import RunStore
 
 EXIT_FAILED: Final = 1

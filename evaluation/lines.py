@@ -5,6 +5,7 @@ knows no files, no engine and no metric.
 """
 
 import hashlib
+import math
 from collections.abc import Sequence
 from typing import Final, Literal
 
@@ -15,6 +16,8 @@ from autodraft.records import SCHEMA_VERSION, GenerationResult, RequestRecord, R
 
 _NEWLINE: Final = b"\n"
 _HASH_DIGITS: Final = 16
+_READABLE: Final = (3, SCHEMA_VERSION)  # 3 knew neither choices nor scores; both have defaults
+_GAPS: Final = "output_gaps"
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +31,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         repeat: Number of the repeat, from 1.
         method: The method's label, placement and chain length included.
         seed: Seed of the draws.
+        choice: Number of the answer among those with this seed, from 0.
         rtt_ms: Round-trip time that the link was shaped to, in milliseconds.
         jitter_ms: Spread of that delay, in milliseconds.
         uplink_mbps: Bandwidth from user to cloud, in Mbit/s; ``None`` for unlimited.
@@ -41,6 +45,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     repeat: int
     method: str
     seed: int = 0
+    choice: int = 0
     rtt_ms: float = 0.0
     jitter_ms: float = 0.0
     uplink_mbps: float | None = None
@@ -128,7 +133,10 @@ def _head(run_id: str, case: Case) -> dict[str, object]:
 
 
 def encode_request(run_id: str, line: RequestLine) -> bytes:
-    """Write one line of ``requests.jsonl``, newline included."""
+    """Write one line of ``requests.jsonl``, newline included.
+
+    A gap to no other token is infinite, which JSON does not know: it is written as null.
+    """
     fields = _head(run_id, line.case)
     fields |= {"status": line.status, "error": line.error, "text": line.text}
     fields |= {"attempts": line.attempts, "prompt_hash": line.prompt_hash}
@@ -158,11 +166,14 @@ def decode_request(data: bytes, where: str) -> RequestLine:
     try:
         fields = msgspec.json.decode(data, type=dict[str, object])
         version = fields.get("schema_version")
-        if version != SCHEMA_VERSION:
+        if version not in _READABLE:
+            known = " and ".join(map(str, _READABLE))
             raise StoreError(
-                f"{where}: schema version {version!r}; this version of AutoDraft reads "
-                f"{SCHEMA_VERSION}. Read the run with the version that wrote it."
+                f"{where}: schema version {version!r}; this version of AutoDraft reads {known}. "
+                "Read the run with the version that wrote it."
             )
+        if isinstance(gaps := fields.get(_GAPS), list):
+            fields[_GAPS] = [math.inf if gap is None else gap for gap in gaps]
         record = msgspec.convert(fields, RequestRecord) if fields.get("status") == "ok" else None
         case = msgspec.convert(fields, Case)
         ending = msgspec.convert(fields, _Ending)

@@ -145,6 +145,7 @@ def new_manifest(
             **fixed_part(plan, questions),
             "networks": [network.label for network in plan.networks],
             "seeds": list(config.seeds()),
+            "choices": len(config.choices()),
             "repeats": config.run.repeats,
             "objectives": list(objective.objective_metrics),
             "billing": objective.billing,

@@ -1,16 +1,17 @@
 """Turn a configuration into the cells of an experiment, in the order in which they run.
 
-A cell is benchmark × network × seed × method × repeat. Everything that shares a benchmark, a link
-and a seed is a `Condition`: within it the methods are compared. This module starts no engine and
-writes no file.
+A cell is benchmark × network × seed × method × repeat × choice. Everything that shares a benchmark,
+a link and a seed is a `Condition`: within it the methods are compared. This module starts no engine
+and writes no file.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from autodraft.config import ExperimentConfig, MethodSpec, NetworkSetting
+from autodraft.decoding.sampling import Sampling
 from evaluation.datasets import Locations, Question, first_questions, hold_out, load_bench
 from evaluation.lines import Case
 from evaluation.metrics import REFERENCE_METHOD, CurvePoint
@@ -35,6 +36,18 @@ class NothingTuned:
         return None
 
 
+class Draw(NamedTuple):
+    """Which of several answers to the same question with the same seed.
+
+    Attributes:
+        repeat: Number of the repeat, from 1; the warm-up's is 0.
+        choice: Number of the answer, from 0: another choice draws other tokens.
+    """
+
+    repeat: int
+    choice: int = 0
+
+
 @dataclass(frozen=True)
 class Condition:
     """One benchmark over one link with one seed; its methods are compared with each other.
@@ -57,24 +70,25 @@ class Condition:
         labels = [spec.label for spec in self.methods]
         return REFERENCE_METHOD if REFERENCE_METHOD in labels else labels[0]
 
-    def case(self, question: Question, turn: int, repeat: int, method: str) -> Case:
+    def case(self, question: Question, turn: int, draw: Draw, method: str) -> Case:
         """Return the name of one request."""
         return Case(
             bench=self.bench,
             question_id=question.id,
             category=question.category,
             turn=turn,
-            repeat=repeat,
+            repeat=draw.repeat,
             method=method,
             seed=self.seed,
+            choice=draw.choice,
             **self.network.model_dump(),
         )
 
-    def cases(self, question: Question, repeat: int, first_turn: int = 1) -> Iterator[Case]:
-        """Yield every request of a question from a turn on."""
+    def cases(self, question: Question, draw: Draw, first_turn: int = 1) -> Iterator[Case]:
+        """Yield every request of one answer to a question, from a turn on."""
         for turn in range(first_turn, len(question.turns) + 1):
             for spec in self.methods:
-                yield self.case(question, turn, repeat, spec.label)
+                yield self.case(question, turn, draw, spec.label)
 
 
 @dataclass(frozen=True)
@@ -124,6 +138,22 @@ class Plan:
         return range(1, self.config.run.repeats + 1)
 
     @property
+    def draws(self) -> tuple[Draw, ...]:
+        """Which answers each question gets with each seed, in the order in which they are asked."""
+        return tuple(Draw(*each) for each in product(self.repeats, self.config.choices()))
+
+    def sampling(self, condition: Condition, draw: Draw) -> Sampling:
+        """Return how the tokens of an answer are chosen."""
+        wanted = self.config.sampling
+        return Sampling(
+            temperature=wanted.temperature,
+            top_p=wanted.top_p,
+            top_k=wanted.top_k,
+            seed=condition.seed,
+            choice=draw.choice,
+        )
+
+    @property
     def table_order(self) -> tuple[tuple[str, str, str], ...]:
         """Benchmark, label of the network and label of the method: the order of the tables."""
         order = (
@@ -136,9 +166,9 @@ class Plan:
     def cases(self, questions: Questions) -> Iterator[Case]:
         """Yield every request of a run, warm-up left out."""
         for condition in self.conditions:
-            for repeat in self.repeats:
+            for draw in self.draws:
                 for question in questions[condition.bench]:
-                    yield from condition.cases(question, repeat)
+                    yield from condition.cases(question, draw)
 
     def requests(self, questions: Questions) -> int:
         """Return how many requests a run sends, warm-up left out."""

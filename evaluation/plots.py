@@ -56,23 +56,21 @@ class _Picture(NamedTuple):
     """What the rows of one picture have in common.
 
     Attributes:
-        conditions: Benchmark, network setting and seed.
+        conditions: Benchmark and network setting.
         objective: What is on the second axis.
-        several_seeds: Whether there are pictures of other seeds.
     """
 
     conditions: Conditions
     objective: str
-    several_seeds: bool
 
     @property
     def title(self) -> str:
-        subject = ", ".join(self.conditions.names(self.several_seeds))
+        subject = ", ".join(self.conditions.names())
         return f"{subject}: throughput against {self.objective.replace('_', ' ')}"
 
     @property
     def file_stem(self) -> str:
-        names = ["tradeoff", *self.conditions.names(self.several_seeds), self.objective]
+        names = ["tradeoff", *self.conditions.names(), self.objective]
         return re.sub(r"[^A-Za-z0-9._-]+", "_", "_".join(names))
 
 
@@ -231,10 +229,9 @@ def _draw(picture: _Picture, rows: Sequence[TradeoffRow]) -> Figure:
 
 
 def _pictures(rows: Sequence[TradeoffRow]) -> dict[_Picture, list[TradeoffRow]]:
-    several_seeds = len({row.seed for row in rows}) > 1
     pictures: dict[_Picture, list[TradeoffRow]] = {}
     for row in rows:
-        picture = _Picture(row.conditions, row.objective, several_seeds)
+        picture = _Picture(row.conditions, row.objective)
         pictures.setdefault(picture, []).append(row)
     return pictures
 
@@ -242,8 +239,7 @@ def _pictures(rows: Sequence[TradeoffRow]) -> dict[_Picture, list[TradeoffRow]]:
 def draw_tradeoffs(rows: Sequence[TradeoffRow], folder: Path) -> list[Path]:
     """Draw every picture that has a measured point.
 
-    There is one per benchmark, network setting and objective, and where there are several seeds,
-    per seed.
+    There is one per benchmark, network setting and objective.
 
     Args:
         rows: Points of all pictures.

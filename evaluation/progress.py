@@ -20,7 +20,7 @@ from rich.progress import Progress as RichProgress
 
 from autodraft.config import NetworkSetting
 from evaluation.lines import RequestLine
-from evaluation.runner import Progress
+from evaluation.roles import Progress
 
 
 def _outcome(line: RequestLine) -> str:
@@ -40,7 +40,8 @@ def _name(line: RequestLine) -> str:
         downlink_mbps=case.downlink_mbps,
     )
     link = "" if network == NetworkSetting() else f" {network.label}"
-    return f"{case.bench}{link} {case.question_id} turn {case.turn} {case.method}"
+    choice = f" choice {case.choice}" if case.choice else ""
+    return f"{case.bench}{link} {case.question_id} turn {case.turn}{choice} {case.method}"
 
 
 def format_duration(seconds: float) -> str:

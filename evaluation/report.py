@@ -43,7 +43,7 @@ class Results(NamedTuple):
     """What a run came to.
 
     Attributes:
-        rows: One per benchmark, network setting, seed and method.
+        rows: One per benchmark, network setting and method.
         plots: The pictures written.
         objectives: What the run was for, in the order of the configuration.
     """
@@ -141,6 +141,10 @@ _LAST_COLUMN: Final[tuple[str, _Cell]] = (
     "identical\noutputs",
     lambda row: _share(row.identical_share),
 )
+_EXACT_COLUMN: Final[tuple[str, _Cell]] = (
+    "tokens\nredecided\nper answer",
+    lambda row: _number(row.redecided_per_answer),
+)
 
 
 def _title(names: Sequence[str], rows: Sequence[SummaryRow]) -> str:
@@ -152,7 +156,8 @@ def _table(
     title: str, rows: Sequence[SummaryRow], objectives: Sequence[str], padding: int
 ) -> Table:
     wanted = [found for name in objectives if (found := _OBJECTIVE_COLUMN[name]) is not None]
-    columns = [*_COLUMNS, *wanted, _LAST_COLUMN]
+    exact = [_EXACT_COLUMN] if any(row.exact_share for row in rows) else []
+    columns = [*_COLUMNS, *wanted, *exact, _LAST_COLUMN]
     table = Table(
         title=title,
         title_justify="left",
@@ -181,13 +186,12 @@ def _print_table(
 
 
 def print_results(console: Console, results: Results, folder: Path) -> None:
-    """Print one table per benchmark, network setting and seed, and where the files are."""
+    """Print one table per benchmark and network setting, and where the files are."""
     tables: dict[Conditions, list[SummaryRow]] = {}
     for row in results.rows:
         tables.setdefault(row.conditions, []).append(row)
-    several_seeds = len({conditions.seed for conditions in tables}) > 1
     for conditions, rows in tables.items():
-        title = _title(conditions.names(several_seeds), rows)
+        title = _title(conditions.names(), rows)
         _print_table(console, title, rows, results.objectives)
     if not results.rows:
         console.print("No request was finished.")

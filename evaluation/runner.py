@@ -3,17 +3,18 @@
 All methods answer the same prompts, turn by turn: the history of a later turn holds the reference
 method's answers. The methods take turns on each question, and the order rotates from question to
 question, so that a slow moment of the machine or the network does not fall on one method alone.
+Each method forwards its own prompt: none goes on with what another one left in the caches.
 A lost link is waited for. This module knows no models, no files and no prices; it is handed an
 engine and what it reports to.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count, cycle, islice
-from typing import Any, Final, Protocol
+from typing import Final, NamedTuple
 
 from autodraft.config import MethodSpec, NetworkSetting
+from autodraft.decoding.sampling import Sampling
 from autodraft.errors import (
     AuthError,
     AutodraftError,
@@ -25,113 +26,12 @@ from autodraft.errors import (
 from autodraft.records import GenerationResult, RoundRecord
 from evaluation.datasets import Question
 from evaluation.lines import Case, RequestLine, hash_prompt
-from evaluation.plan import Condition, Plan, Questions
+from evaluation.plan import Condition, Draw, Plan, Questions
+from evaluation.roles import Engine, Surroundings
 
 _BUSY: Final = "BUSY"  # the server's code for: full at the moment, come back
 _FIRST_DELAY_S: Final = 0.5
 _LONGEST_DELAY_S: Final = 30.0
-
-
-class Engine(Protocol):
-    """What the harness needs of ``autodraft.Autodraft``."""
-
-    def connect(self) -> None:
-        """Load the draft and reach the target."""
-        ...
-
-    def use_network(self, setting: NetworkSetting) -> None:
-        """Shape the link from the next message on."""
-        ...
-
-    def measure_rtt(self) -> float:
-        """Return the round trip time of the link, in seconds."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """Return models, hardware and versions as JSON values."""
-        ...
-
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Return a conversation as the target's prompt."""
-        ...
-
-    def encode_text(self, text: str) -> list[int]:
-        """Return a text as a prompt, without a chat template."""
-        ...
-
-    def run(
-        self,
-        *,
-        prompt_ids: Sequence[int],
-        method: MethodSpec,
-        max_new_tokens: int,
-        stop: Sequence[str] = (),
-    ) -> GenerationResult:
-        """Answer a prompt."""
-        ...
-
-    def close(self) -> None:
-        """Leave the target and free the draft."""
-        ...
-
-
-class Sink(Protocol):
-    """Where finished requests go."""
-
-    def append(self, line: RequestLine, rounds: Sequence[RoundRecord]) -> None:
-        """Keep one request and its rounds."""
-        ...
-
-
-class Progress(Protocol):
-    """Who is told how far the run is."""
-
-    def advance(self, line: RequestLine) -> None:
-        """Count the request that just ended as done."""
-        ...
-
-    def skip(self, requests: int) -> None:
-        """Count requests as done that are not asked, because their prompt does not exist."""
-        ...
-
-    def note(self, text: str) -> None:
-        """Show a line of text."""
-        ...
-
-
-class Watch(Protocol):
-    """Who looks at the link: before a setting of it is used, and after it was lost."""
-
-    def linked(self, network: NetworkSetting) -> None:
-        """Look at a link that is shaped in a new way."""
-        ...
-
-    def relinked(self) -> None:
-        """Look at a link that was lost.
-
-        Raises:
-            StoreError: If it now leads to another server than the run began with.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What a run reports to.
-
-    Attributes:
-        sink: Keeps each request as it ends, failed ones included.
-        progress: Is told of each request.
-        watch: Looks at the link.
-        done: Lines of requests that were answered earlier; these are not asked again.
-        sleep: Waits so many seconds.
-    """
-
-    sink: Sink
-    progress: Progress
-    watch: Watch
-    done: Mapping[Case, RequestLine] = field(default_factory=dict)
-    sleep: Callable[[float], None] = time.sleep
 
 
 @dataclass
@@ -198,6 +98,16 @@ class _Prompt:
         return self._ids
 
 
+class _Wanted(NamedTuple):
+    """One request: its name, and all that the engine is told."""
+
+    case: Case
+    spec: MethodSpec
+    prompt: _Prompt
+    stop: Sequence[str]
+    sampling: Sampling
+
+
 class _Asker:
     """Asks questions of one condition."""
 
@@ -205,12 +115,12 @@ class _Asker:
         self, engine: Engine, plan: Plan, condition: Condition, around: Surroundings
     ) -> None:
         self._engine = engine
-        self._max_new_tokens = plan.config.run.max_new_tokens
+        self._plan = plan
         self._retry = _Retry(plan.config.run.retries, around)
         self._condition = condition
         self._around = around
 
-    def ask(self, question: Question, repeat: int, first: int) -> None:
+    def ask(self, question: Question, draw: Draw, first: int) -> None:
         """Ask all methods one question, turn by turn, beginning with method number ``first``.
 
         After a turn that the reference failed the later ones are left out for all: their prompt
@@ -223,9 +133,9 @@ class _Asker:
         messages: list[dict[str, str]] = []
         for turn, text in enumerate(question.turns, start=1):
             messages.append({"role": "user", "content": text})
-            answer = self._turn(question, turn, repeat, first, messages)
+            answer = self._turn(question, turn, draw, first, messages)
             if answer is None:
-                later = self._condition.cases(question, repeat, first_turn=turn + 1)
+                later = self._condition.cases(question, draw, first_turn=turn + 1)
                 self._around.progress.skip(sum(case not in self._around.done for case in later))
                 return
             messages.append({"role": "assistant", "content": answer})
@@ -234,14 +144,14 @@ class _Asker:
         self,
         question: Question,
         turn: int,
-        repeat: int,
+        draw: Draw,
         first: int,
         messages: Sequence[Mapping[str, str]],
     ) -> str | None:
         """Ask one turn where it is not answered yet; return the reference's answer, if any."""
         condition, done = self._condition, self._around.done
         cases = {
-            spec.label: condition.case(question, turn, repeat, spec.label)
+            spec.label: condition.case(question, turn, draw, spec.label)
             for spec in condition.methods
         }
         lines = {label: done[case] for label, case in cases.items() if case in done}
@@ -250,9 +160,11 @@ class _Asker:
             {line.prompt_hash for line in lines.values() if line.prompt_hash is not None},
             f"{condition.bench} {question.id} turn {turn}",
         )
+        sampling = self._plan.sampling(condition, draw)
         for spec in _rotated(condition.methods, first):
             if spec.label not in lines:
-                lines[spec.label] = self._request(cases[spec.label], spec, prompt, question.stop)
+                wanted = _Wanted(cases[spec.label], spec, prompt, question.stop, sampling)
+                lines[spec.label] = self._request(wanted)
         return lines[condition.reference].text
 
     def _encode(self, question: Question, messages: Sequence[Mapping[str, str]]) -> list[int]:
@@ -260,20 +172,14 @@ class _Asker:
             return self._engine.encode_text(question.turns[0])
         return self._engine.encode_chat(messages)
 
-    def _request(
-        self, case: Case, spec: MethodSpec, prompt: _Prompt, stop: Sequence[str]
-    ) -> RequestLine:
+    def _request(self, wanted: _Wanted) -> RequestLine:
         """Send one request, again after a lost link, and record how it ended."""
+        case, prompt = wanted.case, wanted.prompt
         for attempt in count(1):
             try:
                 if attempt > 1:
                     self._around.watch.relinked()
-                result = self._engine.run(
-                    prompt_ids=prompt.ids(),
-                    method=spec,
-                    max_new_tokens=self._max_new_tokens,
-                    stop=stop,
-                )
+                result = self._answer(wanted)
             except StoreError:
                 raise
             except AutodraftError as error:
@@ -288,6 +194,19 @@ class _Asker:
             self._keep(line, result.rounds)
             return line
         raise AssertionError("unreachable: the count does not end")
+
+    def _answer(self, wanted: _Wanted) -> GenerationResult:
+        config = self._plan.config
+        return self._engine.run(
+            prompt_ids=wanted.prompt.ids(),
+            method=wanted.spec,
+            max_new_tokens=config.run.max_new_tokens,
+            stop=wanted.stop,
+            sampling=wanted.sampling,
+            exact=config.algorithms.exact,
+            top_logprobs=0,  # no alternatives, but with every token how close the second best was
+            reuse_prefix=False,
+        )
 
     def _keep(self, line: RequestLine, rounds: Sequence[RoundRecord]) -> None:
         self._around.sink.append(line, rounds)
@@ -335,7 +254,7 @@ def warm_up(
     unrecorded = Surroundings(nowhere, nowhere, around.watch, sleep=around.sleep)
     asker = _Asker(engine, plan, condition, unrecorded)
     for question in islice(cycle(questions), wanted):
-        asker.ask(question, repeat=0, first=0)
+        asker.ask(question, Draw(repeat=0), first=0)
 
 
 def run_plan(
@@ -367,9 +286,9 @@ def run_plan(
                 warm.add(condition.network)
                 _begin(engine, plan, condition, pending, around)
             asker = _Asker(engine, plan, condition, around)
-            for repeat in plan.repeats:
+            for begun, draw in enumerate(plan.draws):
                 for number, question in enumerate(pending):
-                    asker.ask(question, repeat, first=number + repeat - 1)
+                    asker.ask(question, draw, first=number + begun)
     except LinkError as error:
         return error
     return None
@@ -380,9 +299,9 @@ def _is_done(
 ) -> bool:
     return all(
         case in around.done
-        for repeat in plan.repeats
+        for draw in plan.draws
         for question in questions
-        for case in condition.cases(question, repeat)
+        for case in condition.cases(question, draw)
     )
 
 

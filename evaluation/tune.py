@@ -26,7 +26,7 @@ from evaluation.estimate import Rates, basis, target_cost_usd, warm_up_turns
 from evaluation.experiment import EXIT_FAILED, EngineFactory, Experiment, print_error
 from evaluation.lines import Case, RequestLine
 from evaluation.metrics import REFERENCE_METHOD, quantities_of
-from evaluation.plan import Condition, Plan, Questions
+from evaluation.plan import Condition, Draw, Plan, Questions
 from evaluation.progress import format_duration
 from evaluation.tuning import (
     Measured,
@@ -40,8 +40,8 @@ from evaluation.tuning import (
 )
 from evaluation.whole_tables import print_whole
 
-# which question, turn and repeat
-_Key: TypeAlias = tuple[int | str, int, int]
+# which question, turn, repeat and choice
+_Key: TypeAlias = tuple[int | str, int, int, int]
 
 
 # --------------------------------------------------------------------------------- what is measured
@@ -153,7 +153,7 @@ def _sum_up(
 ) -> Tuning | None:
     """Add up the requests that all shapes finished; None where that is no measurement yet."""
     plan = experiment.plan
-    records = _records(condition, plan.repeats, validation.asked[condition.bench], lines)
+    records = _records(condition, plan.draws, validation.asked[condition.bench], lines)
     if records is None or not records[REFERENCE_METHOD]:
         return None
     # A shape that finished nothing is beyond a limit of the server: it must not void the others.
@@ -170,7 +170,7 @@ def _sum_up(
     return Tuning(
         key=key_of(plan.config, condition.bench, condition.network),
         questions_sha256=hash_questions(validation.held_out[condition.bench]),
-        questions=len({question_id for question_id, _, _ in common}),
+        questions=len({question_id for question_id, *_ in common}),
         requests=len(common),
         max_new_tokens=plan.config.run.max_new_tokens,
         measured_at=last.get("ended_at"),
@@ -182,19 +182,20 @@ def _sum_up(
 
 def _records(
     condition: Condition,
-    repeats: Sequence[int],
+    draws: Sequence[Draw],
     questions: Sequence[Question],
     lines: Mapping[Case, RequestLine],
 ) -> dict[str, dict[_Key, RequestRecord]] | None:
     """Return what each method finished, by its label; None while a question was not asked."""
     found: dict[str, dict[_Key, RequestRecord]] = {spec.label: {} for spec in condition.methods}
-    for repeat, question in product(repeats, questions):
-        for case in condition.cases(question, repeat):
+    for draw, question in product(draws, questions):
+        for case in condition.cases(question, draw):
             line = lines.get(case)
             if line is None and case.turn == 1:  # a later turn is not asked after an error
                 return None
             if line is not None and line.record is not None:
-                found[case.method][case.question_id, case.turn, case.repeat] = line.record
+                key = (case.question_id, case.turn, case.repeat, case.choice)
+                found[case.method][key] = line.record
     return found
 
 
@@ -321,7 +322,7 @@ class _Estimate:
         """Add the shapes of one method; return its questions, requests and time in words."""
         run = self._plan.config.run
         turns = sum(len(question.turns) for question in asked)
-        requests = len(shapes) * len(self._plan.repeats) * turns
+        requests = len(shapes) * len(self._plan.draws) * turns
         unrecorded = 0
         if self._first.setdefault(condition.network, condition.bench) == condition.bench:
             unrecorded = len(shapes) * warm_up_turns(run.warmup_questions, asked)

@@ -151,6 +151,10 @@ class ExperimentConfig(Strict):
         """Return the seeds that make a difference: greedy decoding draws nothing."""
         return self.sampling.seeds if self.sampling.temperature > 0 else self.sampling.seeds[:1]
 
+    def choices(self) -> range:
+        """Return the numbers of the answers to a question with one seed; greedy has one only."""
+        return range(self.sampling.num_choices if self.sampling.temperature > 0 else 1)
+
     @property
     def draft_placements(self) -> frozenset[str]:
         """Where the methods asked for need a draft model: ``user``, ``server``, both or neither."""
@@ -172,6 +176,11 @@ class ExperimentConfig(Strict):
             notes.append(
                 f"SEED: {self.seeds()[0]} alone is run, because with TEMPERATURE=0 the answers do "
                 "not depend on it."
+            )
+        if len(self.choices()) < self.sampling.num_choices:
+            notes.append(
+                f"NUM_CHOICES: one answer instead of {self.sampling.num_choices} is run, because "
+                "with TEMPERATURE=0 all are equal."
             )
         jitter, rtt = max(self.network.jitter_ms), min(self.network.rtt_ms)
         if jitter > rtt:

@@ -36,6 +36,7 @@ ABLATION_MODES: Final = (
 )
 MAX_NODES: Final = 65_535  # a parent index is at most two bytes on the wire
 MAX_DEPTH: Final = 1_024
+MAX_TEMPERATURE: Final = 100.0  # as decoding.sampling has it
 MOST_SHAPES: Final = 1_000
 CHAIN_D_WHEN_AUTO: Final = 4
 FIXED_TREE_WHEN_AUTO: Final = (8, 6, 32)  # width, depth, nodes
@@ -148,8 +149,6 @@ class AlgorithmsConfig(Block):
             OrWord("auto", _SWITCH),
             "Narrow the gap that rounding leaves between speculative and server-only output; "
             "`auto`: on below float32 where it costs under 3 %.",
-            acts=False,
-            only=(None, False),
         ),
     ] = None
     chain_d: Annotated[
@@ -311,7 +310,12 @@ class SamplingConfig(Block):
 
     temperature: Annotated[
         float,
-        knob("TEMPERATURE", Number(), "0 is greedy: the likeliest token.", acts=False, only=(0.0,)),
+        knob(
+            "TEMPERATURE",
+            Number(0, MAX_TEMPERATURE),
+            "0 is greedy: the likeliest token. Above, logits are divided by it and a token is "
+            "drawn.",
+        ),
     ] = 0.0
     top_p: Annotated[
         float,
@@ -319,17 +323,15 @@ class SamplingConfig(Block):
             "TOP_P",
             Number(0, 1, above=True),
             "Least probability mass that stays; 1 is all. No effect on greedy.",
-            acts=False,
         ),
     ] = 1.0
     top_k: Annotated[
         int,
         knob(
             "TOP_K",
-            Whole(),
+            Whole(0, 2**31 - 1),
             "Most tokens that stay; 0 is all. No effect on greedy.",
             unit="tokens",
-            acts=False,
         ),
     ] = 0
     seeds: Annotated[
@@ -338,12 +340,15 @@ class SamplingConfig(Block):
             "SEED",
             Each(Whole(0, 2**32 - 1)),
             "Seed of the draws. A list sweeps. No effect on greedy, which runs the first only.",
-            acts=False,
         ),
     ] = (4,)
     num_choices: Annotated[
         int,
-        knob("NUM_CHOICES", Whole(1, 1_000), "Answers to each question.", acts=False, only=(1,)),
+        knob(
+            "NUM_CHOICES",
+            Whole(1, 1_000),
+            "Answers to each question with each seed, each drawn anew. Greedy has one only.",
+        ),
     ] = 1
 
 

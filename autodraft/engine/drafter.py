@@ -211,7 +211,7 @@ class Drafter:
         self._cache, held = store.take(self._runner, prompt, capacity)
         self._context = prompt
         if ahead and len(prompt) <= self._runner.max_context:
-            self._runner.prefill(self._cache, prompt[held:])
+            self._runner.prefill(self._cache, self._readable(prompt[held:]))
         self._sampler = self._guessing.sampler(prompt, self._runner)
         if self._retriever is not None:
             self._retriever.start(prompt)
@@ -303,9 +303,14 @@ class Drafter:
     def _plant(self, context: Sequence[int], limits: TreeLimits) -> tuple[_Levels, torch.Tensor]:
         """Catch up with the context; return room for a tree, and the logits behind its root."""
         cache = self._active_cache
-        logits = self._runner.prefill(cache, context[cache.length :])
+        logits = self._runner.prefill(cache, self._readable(context[cache.length :]))
         self._root_slot = cache.length - 1
         return _Levels(self._root_slot, limits), logits
+
+    def _readable(self, tokens: Sequence[int]) -> list[int]:
+        """Return tokens with its last one in place of those that only the target has rows for."""
+        last = self._runner.vocab_size - 1
+        return [min(token, last) for token in tokens]
 
     def _expand(self, growth: TreeGrowth, nodes: IntArray, levels: _Levels) -> torch.Tensor:
         visible = levels.add(nodes, growth.parents[nodes])

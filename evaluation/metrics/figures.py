@@ -33,12 +33,12 @@ OBJECTIVE_COLUMN: Final = {
 _ON_SERVER: Final = "@server"
 _RANKS: Final = (50, 90, 99)
 
-# (question, turn, repeat): the same request, whatever the method
-Key: TypeAlias = tuple[int | str, int, int]
+# (question, turn, repeat, seed, choice): the same request, whatever the method
+Key: TypeAlias = tuple[int | str, int, int, int, int]
 Records: TypeAlias = Mapping[Key, RequestRecord]
 Columns: TypeAlias = dict[str, float | None]
 
-_Question: TypeAlias = Sequence[RequestRecord]  # all its turns and repeats
+_Question: TypeAlias = Sequence[RequestRecord]  # all its turns, repeats, seeds and choices
 _Total: TypeAlias = Callable[[_Question], float | None]
 
 
@@ -238,6 +238,14 @@ def _handed_over(records: _Question) -> Columns:
     return {"handed_over_share": per_token(_known_sum(handed_over), tokens)}
 
 
+def _exactness(records: _Question) -> Columns:
+    exact = [record.redecided_tokens for record in records if record.exact]
+    return {
+        "exact_share": len(exact) / len(records) if records else None,
+        "redecided_per_answer": sum(exact) / len(exact) if exact else None,
+    }
+
+
 def figures_of(own: Records, reference: Records, prices: Prices, billing: str) -> Columns:
     """Compute every figure of a row.
 
@@ -259,6 +267,7 @@ def figures_of(own: Records, reference: Records, prices: Prices, billing: str) -
     return {
         **_headlines(questions, prices, billing),
         **_comparisons(own, reference, prices, billing),
+        **_exactness(records),
         **_handed_over(records),
         **_delays(records),
         **_costs(records, prices, billing),

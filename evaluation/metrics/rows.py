@@ -16,17 +16,14 @@ class Conditions(NamedTuple):
     Attributes:
         bench: Name of the benchmark.
         network: What the link was shaped to.
-        seed: Seed of the draws.
     """
 
     bench: str
     network: NetworkSetting
-    seed: int
 
-    def names(self, several_seeds: bool) -> list[str]:
-        """Return the benchmark, the network if it is shaped, the seed if it is one of several."""
-        shaped = [self.network.label] if self.network != NetworkSetting() else []
-        return [self.bench, *shaped, *([f"seed {self.seed}"] if several_seeds else [])]
+    def names(self) -> list[str]:
+        """Return the benchmark, and the network if it is shaped."""
+        return [self.bench, *([self.network.label] if self.network != NetworkSetting() else [])]
 
 
 class CurvePoint(NamedTuple):
@@ -50,7 +47,6 @@ class _Row:
     jitter_ms: float
     uplink_mbps: float | None
     downlink_mbps: float | None
-    seed: int
 
     @property
     def conditions(self) -> Conditions:
@@ -61,14 +57,16 @@ class _Row:
             uplink_mbps=self.uplink_mbps,
             downlink_mbps=self.downlink_mbps,
         )
-        return Conditions(self.bench, network, self.seed)
+        return Conditions(self.bench, network)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryRow(_Row):
-    """One benchmark, network setting, seed and method: a row of ``summary.csv``."""
+    """One benchmark, network setting and method: a row of ``summary.csv``."""
 
     method: str
+    seeds: str
+    choices: int
     questions: int
     requests: int
     errors: int
@@ -101,6 +99,8 @@ class SummaryRow(_Row):
     calls_saved_ci_high: float | None
     calls_saved_mean_of_questions: float | None
     identical_share: float | None
+    exact_share: float | None
+    redecided_per_answer: float | None
     handed_over_share: float | None
     target_busy_usd_per_1m: float | None
     target_held_usd_per_1m: float | None

@@ -1,8 +1,9 @@
 """From request lines to the rows of the tables.
 
-What is compared has the same benchmark, network setting and seed. The latest line of a request
-counts. But for that the order of the lines plays no part: where the caller names an order of the
-rows, the same lines give the same tables. This module knows no formula of a figure.
+What is compared has the same benchmark and network setting, and answer by answer the same seed and
+choice. The latest line of a request counts. But for that the order of the lines plays no part:
+where the caller names an order of the rows, the same lines give the same tables. This module knows
+no formula of a figure.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,7 +49,7 @@ class _Part(NamedTuple):
 
 
 class _Ranks:
-    """Sorts rows: by benchmark, network, seed and method, as an order names them first."""
+    """Sorts rows: by benchmark, network and method, as an order names them first."""
 
     def __init__(self, order: Order) -> None:
         benches, networks, methods = zip(*order, strict=True) if order else ((), (), ())
@@ -60,12 +61,11 @@ class _Ranks:
     def _numbers(names: Iterable[str]) -> dict[str, int]:
         return {name: number for number, name in enumerate(dict.fromkeys(names))}
 
-    def of_group(self, group: _Group) -> tuple[int, int, int, int]:
-        bench, network, seed = group.conditions
+    def of_group(self, group: _Group) -> tuple[int, int, int]:
+        bench, network = group.conditions
         return (
             self.benches[bench],
             self._networks[network.label],
-            seed,
             self._methods[group.method],
         )
 
@@ -77,7 +77,7 @@ def _group_of(case: Case) -> _Group:
         uplink_mbps=case.uplink_mbps,
         downlink_mbps=case.downlink_mbps,
     )
-    return _Group(Conditions(case.bench, network, case.seed), case.method)
+    return _Group(Conditions(case.bench, network), case.method)
 
 
 def latest(lines: Iterable[RequestLine]) -> list[RequestLine]:
@@ -97,7 +97,7 @@ def _by_key(lines: Iterable[RequestLine]) -> Records:
 
 
 def _key(case: Case) -> Key:
-    return (case.question_id, case.turn, case.repeat)
+    return (case.question_id, case.turn, case.repeat, case.seed, case.choice)
 
 
 def _names(found: Iterable[str | None]) -> str | None:
@@ -112,16 +112,18 @@ def _row(
     prices: Prices,
     billing: str,
 ) -> SummaryRow:
-    bench, network, seed = group.conditions
+    bench, network = group.conditions
+    cases = [line.case for line in lines]
     return SummaryRow(
         bench=bench,
         rtt_ms=network.rtt_ms,
         jitter_ms=network.jitter_ms,
         uplink_mbps=network.uplink_mbps,
         downlink_mbps=network.downlink_mbps,
-        seed=seed,
         method=group.method,
-        questions=len({question_id for question_id, _, _ in own}),
+        seeds=" ".join(map(str, sorted({case.seed for case in cases}))),
+        choices=len({case.choice for case in cases}),
+        questions=len({question_id for question_id, *_ in own}),
         requests=len(own),
         errors=sum(line.status == "error" for line in lines),
         output_tokens=sum(record.output_tokens for record in own.values()),
@@ -164,10 +166,10 @@ def summarise(
         prices: What the user pays.
         billing: ``busy`` or ``held``: what the objective columns are billed by.
         order: The order of the benchmarks, network settings and methods; what it does not name
-            follows by first appearance. Seeds go up.
+            follows by first appearance.
 
     Returns:
-        One row per benchmark, network setting, seed and method.
+        One row per benchmark, network setting and method, over all seeds and choices.
 
     Raises:
         ConfigError: If ``billing`` is neither of the two.
@@ -255,7 +257,7 @@ def tradeoff(
             it is scored at.
 
     Returns:
-        One row per benchmark, network setting, seed, objective and method.
+        One row per benchmark, network setting, objective and method.
     """
     same: dict[Conditions, list[SummaryRow]] = {}
     for row in rows:
@@ -285,7 +287,6 @@ def _point(
         jitter_ms=row.jitter_ms,
         uplink_mbps=row.uplink_mbps,
         downlink_mbps=row.downlink_mbps,
-        seed=row.seed,
         objective=objective,
         method=row.method,
         tokens_per_s=row.tokens_per_s,

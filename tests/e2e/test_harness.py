@@ -110,6 +110,52 @@ def test_one_command_gives_table_files_and_plots(
     )
 
 
+def equality(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return run([sys.executable, "-m", "evaluation", "equality", *arguments])
+
+
+def test_sampled_answers_are_those_of_server_only_of_the_same_seed_and_choice(
+    server: TargetProcess, models: tuple[Path, Path], tmp_path: Path
+) -> None:
+    settings = {
+        "sampling.TEMPERATURE": 0.8,
+        "sampling.TOP_P": 0.95,
+        "sampling.SEED": "4 7",
+        "sampling.NUM_CHOICES": 2,
+        "algorithms.EXACT": 1,
+        "algorithms.METHODS_CSV": "server_only,chain,opt_tree",
+        "run.WARMUP_QUESTIONS": 0,
+    }
+    options = [text for tag, value in settings.items() for text in ("--set", f"{tag}={value}")]
+    process = run(command(models, server.port, tmp_path / "out", "--limit", "1", *options))
+    assert process.returncode == 0, process.stderr
+    folder = only_run_folder(tmp_path / "out")
+    lines = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
+    asked = {(line["seed"], line["choice"], line["method"]) for line in lines}
+    assert len(lines) == len(asked) == 2 * 2 * 3
+    answers = {(line["seed"], line["choice"]): line["output_ids"] for line in lines}
+    assert len(set(map(tuple, answers.values()))) == 4  # another draw is another answer
+    for line in lines:
+        assert line["output_ids"] == answers[line["seed"], line["choice"]]
+        assert len(line["output_gaps"]) == line["output_tokens"]
+        assert line["reused_prompt_tokens"] == 0
+        assert line["exact"] is False  # in float32 there is no gap to narrow
+    judged = equality(str(folder), str(folder))
+    assert judged.returncode == 0, judged.stderr
+    assert "target in float32" in judged.stdout
+
+    requests = folder / "requests.jsonl"
+    requests.write_text("".join(f"{json.dumps(line)}\n" for line in lines[:-1]))
+    judged = equality(str(folder), str(folder))
+    assert judged.returncode == 1
+    assert "is missing in" in judged.stderr
+    lines[-1]["output_ids"][0] += 1
+    requests.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    judged = equality(str(folder), str(folder))
+    assert judged.returncode == 1
+    assert "differs at token 0" in judged.stderr
+
+
 def test_a_run_whose_server_was_killed_goes_on_with_another_one(
     models: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from autodraft.config import ExperimentConfig, MethodSpec, ModelsConfig, NetworkSetting
+from autodraft.decoding.sampling import Sampling
 from autodraft.errors import AutodraftError
 from autodraft.records import GenerationResult, RequestRecord, RoundRecord
 from evaluation.lines import Case, RequestLine
@@ -114,6 +115,8 @@ class FakeEngine:
         self.prompts: list[tuple[int, ...]] = []
         self.methods: list[MethodSpec] = []
         self.stops: list[tuple[str, ...]] = []
+        self.samplings: list[Sampling] = []
+        self.wishes: set[tuple[bool | None, int | None, bool]] = set()
         self.events: list[str] = []
         self.encoded = 0
         self.max_new_tokens: set[int] = set()
@@ -148,13 +151,19 @@ class FakeEngine:
         prompt_ids: Sequence[int],
         method: MethodSpec,
         max_new_tokens: int,
-        stop: Sequence[str] = (),
+        stop: Sequence[str],
+        sampling: Sampling,
+        exact: bool | None,
+        top_logprobs: int | None,
+        reuse_prefix: bool,
     ) -> GenerationResult:
         messages = json.loads("".join(map(chr, prompt_ids)))
         self.asked.append((method.label, messages))
         self.prompts.append(tuple(prompt_ids))
         self.methods.append(method)
         self.stops.append(tuple(stop))
+        self.samplings.append(sampling)
+        self.wishes.add((exact, top_logprobs, reuse_prefix))
         self.max_new_tokens.add(max_new_tokens)
         if (error := self._failure(method.label, messages)) is not None:
             raise error

@@ -7,7 +7,7 @@ from typing import Any
 from autodraft.config import ExperimentConfig
 from autodraft.errors import AutodraftError
 from evaluation.cli import main
-from evaluation.runner import Engine
+from evaluation.roles import Engine
 from tests.unit.evaluation_fakes import FakeEngine, Messages
 
 METHODS = "server_only,chain,fixed_tree,opt_tree"

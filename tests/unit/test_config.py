@@ -25,6 +25,8 @@ from autodraft.config import (
     SloConfig,
     TreeConfig,
 )
+from autodraft.config.methods import MAX_TEMPERATURE
+from autodraft.decoding import sampling
 from autodraft.errors import ConfigError
 
 MODELS = ModelsConfig(base_model_path="big", draft_model_path="small")
@@ -135,8 +137,9 @@ ACTS = {
     *TAGS["algorithms"],
     *TAGS["tree"],
     *TAGS["network"],
+    *TAGS["sampling"],
     *TAGS["run"],
-} - {"ENABLE_PROACTIVE", "EXACT"}
+} - {"ENABLE_PROACTIVE"}
 
 
 def experiment(**blocks: Any) -> ExperimentConfig:
@@ -256,7 +259,7 @@ WRONG: list[tuple[type, dict[str, Any], str]] = [
     (AlgorithmsConfig, {"method_names": ["opt_treee"]}, "Did you mean opt_tree?"),
     (AlgorithmsConfig, {"method_names": ["server_only@server"]}, "does not take 'server_only@serv"),
     (AlgorithmsConfig, {"chain_d": [0]}, "each an integer from 1 to 1024, or auto."),
-    (AlgorithmsConfig, {"exact": True}, "EXACT does not act yet in this version, and 1 would"),
+    (AlgorithmsConfig, {"exact": "on and off"}, "EXACT does not take 'on and off'. Use 1 or 0, or"),
     (TreeConfig, {"proposed_nodes": 0}, "PROPOSED_NODES does not take '0'"),
     (TreeConfig, {"proposed_max_depth": "auto"}, "does not take 'auto'. Use a list (commas or"),
     (TreeConfig, {"opt_tree_width": [8, None]}, "'auto'. It stands alone, not in a list. Use"),
@@ -275,8 +278,10 @@ WRONG: list[tuple[type, dict[str, Any], str]] = [
     (SloConfig, {"max_cost_per_1m_tokens": 3}, "MAX_COST_PER_1M_TOKENS does not act yet"),
     (SloConfig, {"max_tpot_ms": 3}, "MAX_TPOT_MS does not act yet"),
     (SloConfig, {"max_ttft_ms": 3}, "leave the tag out or use unset."),
-    (SamplingConfig, {"temperature": 0.7}, "and 0.7 would change the results: leave the tag out"),
-    (SamplingConfig, {"num_choices": 2}, "NUM_CHOICES does not act yet"),
+    (SamplingConfig, {"temperature": 100.5}, "Use a number from 0 to 100."),
+    (SamplingConfig, {"temperature": -0.5}, "TEMPERATURE does not take '-0.5'"),
+    (SamplingConfig, {"num_choices": 0}, "Use an integer from 1 to 1000."),
+    (SamplingConfig, {"top_k": -1}, "Use an integer from 0 to 2147483647."),
     (SamplingConfig, {"top_p": 0}, "Use a number above 0, at most 1."),
     (SamplingConfig, {"seeds": 2**32}, "SEED does not take"),
     (SamplingConfig, {"seeds": [1, 1]}, "'1'. It is in the list twice."),
@@ -285,6 +290,26 @@ WRONG: list[tuple[type, dict[str, Any], str]] = [
     (MethodSpec, {"method": "chian", "width": 1, "max_depth": 1, "node_budget": 1}, "mean chain?"),
     (MethodSpec, {"method": "chain", "width": -1, "max_depth": 1, "node_budget": 1}, "width: "),
 ]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"temperature": 100, "top_p": 1, "top_k": 2**31 - 1, "seed": 2**32 - 1, "choice": 999},
+        {"temperature": 0, "top_p": 1e-9, "top_k": 0, "seed": 0, "choice": 0},
+    ],
+    ids=["highest", "lowest"],
+)
+def test_what_the_block_sampling_takes_can_be_sampled_with(values: dict[str, Any]) -> None:
+    SamplingConfig(
+        temperature=values["temperature"],
+        top_p=values["top_p"],
+        top_k=values["top_k"],
+        seeds=(values["seed"],),
+        num_choices=values["choice"] + 1,
+    )
+    sampling.Sampling(**values)
+    assert MAX_TEMPERATURE == sampling.MAX_TEMPERATURE
 
 
 @pytest.mark.parametrize(("cls", "values", "message"), WRONG, ids=[str(w[1]) for w in WRONG])

@@ -163,11 +163,8 @@ FAULTS: dict[str, tuple[str, list[tuple[str, str]], list[str]]] = {
     ),
     "temperature": (
         "sampling",
-        [("TEMPERATURE", "0.8")],
-        [
-            "6: TEMPERATURE does not act yet in this version, and 0.8 would change the results: "
-            "leave the tag out or use 0."
-        ],
+        [("TEMPERATURE", "101")],
+        ["6: TEMPERATURE does not take '101'. Use a number from 0 to 100."],
     ),
     "link that cannot be": (
         "network",
@@ -201,11 +198,8 @@ FAULTS: dict[str, tuple[str, list[tuple[str, str]], list[str]]] = {
     ),
     "exact": (
         "algorithms",
-        [("EXACT", "1")],
-        [
-            "6: EXACT does not act yet in this version, and 1 would change the results: "
-            "leave the tag out or use auto or 0."
-        ],
+        [("EXACT", "2")],
+        ["6: EXACT does not take '2'. Use 1 or 0, or auto."],
     ),
     "limit": (
         "slo",

@@ -214,9 +214,9 @@ def test_an_override_replaces_the_alias_as_well(
             "Use one of auto, float32, bfloat16, float16.",
         ),
         (
-            "sampling.NUM_CHOICES=2",
-            "--set sampling.NUM_CHOICES=2: NUM_CHOICES does not act yet in this version, and 2 "
-            "would change the results: leave the tag out or use 1.",
+            "slo.MAX_TPOT_MS=2",
+            "--set slo.MAX_TPOT_MS=2: MAX_TPOT_MS does not act yet in this version, and 2 would "
+            "change the results: leave the tag out or use unset.",
         ),
         (
             "runtime.TARGET_TOKEN_ENV=my-secret",
@@ -277,22 +277,23 @@ def test_a_tag_that_does_not_act_yet_is_named_and_defaults_are_named_on_one_line
     text = as_yaml(
         [
             MODELS,
-            ("algorithms", [("ENABLE_PROACTIVE", "0"), ("EXACT", "auto")]),
+            ("algorithms", [("ENABLE_PROACTIVE", "0"), ("EXACT", "1")]),
             ("network", [("RTT_MS", "0"), ("UPLINK_MBPS", "unlimited")]),
+            ("slo", [("MAX_TPOT_MS", "unset"), ("MAX_TTFT_MS", "unset")]),
             ("sampling", [("SEED", "5"), ("TOP_K", "0")]),
             ("run", [("REPEATS", "1")]),
         ]
     )
     assert load(text).warnings == (
         "c.yaml:6: ENABLE_PROACTIVE is checked but does not act yet in this version.",
-        "c.yaml:12: SEED is checked but does not act yet in this version.",
-        "c.yaml: EXACT, TOP_K are checked but do not act yet in this version (at the default).",
+        "c.yaml: MAX_TPOT_MS, MAX_TTFT_MS are checked but do not act yet in this version (at the "
+        "default).",
     )
 
 
 def test_a_single_tag_at_its_default_is_named_in_the_singular(load: Load) -> None:
-    assert load(as_yaml([MODELS]), "yaml", "algorithms.EXACT=auto").warnings == (
-        "c.yaml: EXACT is checked but does not act yet in this version (at the default).",
+    assert load(as_yaml([MODELS]), "yaml", "slo.MAX_TTFT_MS=unset").warnings == (
+        "c.yaml: MAX_TTFT_MS is checked but does not act yet in this version (at the default).",
     )
 
 

@@ -349,16 +349,18 @@ def test_whatever_sweeps_labels_are_unique_and_ceilings_hold(
 
 
 def test_only_seeds_that_make_a_difference_are_run() -> None:
-    greedy = experiment(sampling=SamplingConfig(seeds=(3, 4)))
-    assert greedy.seeds() == (3,)
+    greedy = experiment(sampling=SamplingConfig(seeds=(3, 4), num_choices=5))
+    assert (greedy.seeds(), greedy.choices()) == ((3,), range(1))
     assert greedy.notes() == (
         "SEED: 3 alone is run, because with TEMPERATURE=0 the answers do not depend on it.",
+        "NUM_CHOICES: one answer instead of 5 is run, because with TEMPERATURE=0 all are equal.",
     )
-    sampled = SamplingConfig.model_construct(temperature=0.7, seeds=(3, 4))  # not accepted yet
-    config = greedy.model_copy(update={"sampling": sampled})
-    assert config.seeds() == (3, 4)
-    assert config.notes() == ()
-    assert experiment().seeds() == (4,)
+    drawn = SamplingConfig(temperature=0.7, seeds=(3, 4), num_choices=5)
+    sampled = experiment(sampling=drawn)
+    assert (sampled.seeds(), sampled.choices()) == ((3, 4), range(5))
+    assert sampled.notes() == ()
+    assert (experiment().seeds(), experiment().choices()) == ((4,), range(1))
+    assert experiment().notes() == ()
 
 
 def test_jitter_beyond_the_round_trip_is_noted() -> None:

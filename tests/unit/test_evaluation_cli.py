@@ -209,13 +209,27 @@ def test_a_dry_run_prints_every_cell_and_touches_nothing(
     for method in METHODS.split(","):
         for network in ("unshaped", "rtt20"):
             # question 5 has two turns; 12 requests of 256 tokens at 20 tokens/s
-            head = ["quick", network, method, "4", "5", "2", "12"]
-            (row,) = (row for row in rows if row[:7] == head)
+            head = ["quick", network, method, "4", "5", "2", "1", "12"]
+            (row,) = (row for row in rows if row[:8] == head)
             assert row[-1] == "ready"
             if network == "unshaped":
-                assert row[7] == "2:34"
+                assert row[8] == "2:34"
     assert harness.made == []
     assert not harness.output.exists()
+
+
+def test_a_dry_run_counts_every_seed_and_choice(
+    harness: Harness, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sampled = ("TEMPERATURE=0.7", "SEED=4 7", "NUM_CHOICES=3")
+    options = [text for each in sampled for text in ("--set", f"sampling.{each}")]
+    assert harness("--limit", "5", *options, "--dry-run") == 0
+    out = capsys.readouterr().out
+    for seed in ("4", "7"):
+        # six turns, three choices of each
+        head = ["quick", "unshaped", "chain", seed, "5", "1", "3", "18"]
+        assert head in [row[:8] for row in table_rows(out)]
+    assert "24 cells, 144 requests, at most 36864 output tokens\n" in out
 
 
 def test_a_dry_run_estimates_time_and_cost_at_most(
@@ -296,10 +310,10 @@ def test_offline_means_that_nothing_is_downloaded(
 def test_warnings_of_the_configuration_are_shown(
     harness: Harness, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    harness("--dry-run", "--set", "sampling.TOP_K=5")
+    harness("--dry-run", "--set", "slo.MAX_TTFT_MS=unset")
     err = capsys.readouterr().err
     assert "warning: " in err
-    assert "TOP_K is checked but does not act yet" in err
+    assert "MAX_TTFT_MS is checked but does not act yet" in err
 
 
 def run_script(*options: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -342,8 +356,8 @@ def test_the_script_reads_yaml_and_passes_the_options_on(
         "--config-yaml=example.yaml", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    head = ["quick", "unshaped", "chain", "4", "3", "1", "3"]
-    assert head in [row[:7] for row in table_rows(done.stdout)]
+    head = ["quick", "unshaped", "chain", "4", "3", "1", "1", "3"]
+    assert head in [row[:8] for row in table_rows(done.stdout)]
 
 
 @pytest.mark.parametrize(

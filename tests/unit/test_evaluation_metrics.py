@@ -418,7 +418,7 @@ def test_delays_have_percentiles_over_requests() -> None:
 # --------------------------------------------------------------------------------- groups and order
 
 
-def test_benchmarks_networks_and_seeds_are_never_mixed() -> None:
+def test_benchmarks_and_networks_are_never_mixed() -> None:
     lines = [
         make_line(),
         moved(make_line(output_tokens=99), bench="mt_bench"),
@@ -426,28 +426,58 @@ def test_benchmarks_networks_and_seeds_are_never_mixed() -> None:
         moved(make_line(output_tokens=30), rtt_ms=20.0, jitter_ms=5.0),
         moved(make_line(output_tokens=40), uplink_mbps=10.0),
         moved(make_line(output_tokens=50), downlink_mbps=10.0),
-        moved(make_line(output_tokens=60), seed=5),
     ]
     rows = summarise(lines, PRICES, "busy")
-    assert sorted(row.output_tokens for row in rows) == [10, 20, 30, 40, 50, 60, 99]
+    assert sorted(row.output_tokens for row in rows) == [10, 20, 30, 40, 50, 99]
     (slow,) = (row for row in rows if row.output_tokens == 30)
-    assert (slow.rtt_ms, slow.jitter_ms, slow.uplink_mbps, slow.seed) == (20.0, 5.0, None, 0)
+    assert (slow.rtt_ms, slow.jitter_ms, slow.uplink_mbps) == (20.0, 5.0, None)
 
 
-def test_the_reference_is_that_of_the_same_network_and_seed() -> None:
+def test_the_reference_is_that_of_the_same_network() -> None:
     lines = [
         server_line(total_s=4.0),
         moved(server_line(total_s=6.0, output_ids=[1]), rtt_ms=20.0),
-        moved(server_line(total_s=8.0), seed=5),
         make_line("chain"),
         moved(make_line("chain"), rtt_ms=20.0),
-        moved(make_line("chain"), seed=5),
-        moved(make_line("chain"), seed=6),
+        moved(make_line("chain"), rtt_ms=50.0),
     ]
     chain = [row for row in summarise(lines, PRICES, "busy") if row.method == "chain"]
-    assert [(row.rtt_ms, row.seed) for row in chain] == [(0, 0), (0, 5), (0, 6), (20, 0)]
-    assert [row.speedup for row in chain] == [2.0, 4.0, None, 3.0]
-    assert [row.identical_share for row in chain] == [1.0, 1.0, None, 0.0]
+    assert [row.rtt_ms for row in chain] == [0, 20, 50]
+    assert [row.speedup for row in chain] == [2.0, 3.0, None]
+    assert [row.identical_share for row in chain] == [1.0, 0.0, None]
+
+
+def test_seeds_and_choices_are_added_up_and_each_is_compared_with_its_own() -> None:
+    draws = [(4, 0, [1]), (4, 1, [2]), (7, 0, [3])]
+    lines = [
+        moved(line(output_ids=ids), seed=seed, choice=choice)
+        for seed, choice, ids in draws
+        for line in (server_line, make_line)
+    ]
+    lines += [
+        moved(server_line(output_ids=[4]), seed=7, choice=1),
+        moved(make_line("chain", output_ids=[3]), seed=7, choice=1),  # the answer of another choice
+        moved(make_line("chain", total_s=99.0), seed=9),  # server_only has none of this seed
+    ]
+    row = rows_of(*lines)["chain"]
+    assert (row.seeds, row.choices, row.questions, row.requests) == ("4 7 9", 2, 1, 5)
+    assert row.output_tokens == 50
+    assert row.identical_share == 3 / 4
+    assert row.speedup == 2.0  # 4 s against 2 s, four times; the last one has no partner
+
+
+def test_what_was_decided_again_is_told_per_exact_answer() -> None:
+    row = rows_of(
+        make_line(question_id=1, exact=True, redecided_tokens=3),
+        make_line(question_id=2, exact=True, redecided_tokens=0),
+        make_line(question_id=3),
+        make_line(question_id=4),
+    )["chain"]
+    assert (row.exact_share, row.redecided_per_answer) == (0.5, 1.5)
+    plain = rows_of(make_line())["chain"]
+    assert (plain.exact_share, plain.redecided_per_answer) == (0.0, None)
+    failed = rows_of(failed_line())["chain"]
+    assert (failed.exact_share, failed.redecided_per_answer) == (None, None)
 
 
 def many_lines() -> list[RequestLine]:
@@ -482,11 +512,11 @@ def test_the_order_of_the_lines_changes_nothing() -> None:
     random.Random(6).shuffle(lines)
     assert summarise(lines, PRICES, "busy", order) == rows
     assert summarise_categories(lines, PRICES, "busy", order) == parts
-    assert [(row.bench, row.rtt_ms, row.seed, row.method) for row in rows] == [
-        (bench, rtt_ms, seed, method)
+    assert {row.seeds for row in rows} == {"4 7"}
+    assert [(row.bench, row.rtt_ms, row.method) for row in rows] == [
+        (bench, rtt_ms, method)
         for bench in ("quick", "mt_bench")
         for rtt_ms in (0.0, 20.0)
-        for seed in (4, 7)
         for method in ("server_only", "fixed_tree", "chain")
     ]
 
@@ -637,7 +667,7 @@ def test_without_a_normaliser_there_is_no_score() -> None:
     assert alone["total_cost", "chain"].score is None
 
 
-def test_a_score_is_taken_against_the_same_network_and_seed() -> None:
+def test_a_score_is_taken_against_the_same_network() -> None:
     lines = [
         server_line(total_s=4.0),
         make_line("chain"),

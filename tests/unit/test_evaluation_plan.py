@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from autodraft.config import MethodSpec, NetworkSetting
+from autodraft.decoding.sampling import Sampling
 from autodraft.errors import DataError
 from evaluation.datasets import Locations, Question, hold_out, load_bench
-from evaluation.plan import fixed_part, load_measured, load_questions, make_plan
+from evaluation.plan import Draw, fixed_part, load_measured, load_questions, make_plan
 from tests.unit.evaluation_fakes import make_config
 
 HERE = Locations(None, None, Path("nowhere"), download=False)
@@ -48,6 +49,24 @@ def test_requests_are_turns_times_methods_networks_and_repeats() -> None:
     }
     cases = list(plan.cases(questions))
     assert plan.requests(questions) == len(cases) == len(set(cases)) == 3 * 2 * 2 * 3
+
+
+def test_sampled_requests_are_times_seeds_and_choices_and_greedy_ones_are_not() -> None:
+    sampling = {"temperature": 0.5, "seeds": (4, 7), "num_choices": 3}
+    questions = {"quick": (Question(1, "c", ("a", "b"), "quick"),)}
+    plan = make_plan(make_config(algorithms=FIXED, sampling=sampling, run={"repeats": 2}))
+    cases = list(plan.cases(questions))
+    assert plan.requests(questions) == len(cases) == len(set(cases)) == 2 * 2 * 2 * 2 * 3
+    assert [tuple(draw) for draw in plan.draws] == [(r, c) for r in (1, 2) for c in (0, 1, 2)]
+    greedy = make_plan(make_config(algorithms=FIXED, sampling=sampling | {"temperature": 0}))
+    assert greedy.requests(questions) == 2 * 2
+
+
+def test_the_sampling_of_an_answer_is_that_of_the_configuration_its_seed_and_its_choice() -> None:
+    wanted = {"temperature": 0.5, "top_p": 0.8, "top_k": 9, "seeds": (7,), "num_choices": 2}
+    plan = make_plan(make_config(algorithms=FIXED, sampling=wanted))
+    found = plan.sampling(plan.conditions[0], Draw(repeat=2, choice=1))
+    assert found == Sampling(temperature=0.5, top_p=0.8, top_k=9, seed=7, choice=1)
 
 
 def test_the_order_of_the_tables_is_that_of_the_configuration() -> None:

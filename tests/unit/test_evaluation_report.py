@@ -30,7 +30,6 @@ def point(
         "jitter_ms": 0.0,
         "uplink_mbps": None,
         "downlink_mbps": None,
-        "seed": 4,
         "objective": "total_cost",
         "tokens_per_s_ci_low": None,
         "tokens_per_s_ci_high": None,
@@ -72,19 +71,12 @@ def test_a_plot_is_drawn_for_every_objective_as_png_and_svg(tmp_path: Path) -> N
     assert b"<svg" in files[1].read_bytes()[:1000]
 
 
-def test_a_shaped_link_and_one_of_several_seeds_are_in_the_name_of_the_file(
-    tmp_path: Path,
-) -> None:
+def test_a_shaped_link_is_in_the_name_of_the_file(tmp_path: Path) -> None:
     shaped = {"rtt_ms": 20.0, "uplink_mbps": 10.0}
     files = draw_tradeoffs([point("x", 5.0, 1.0), point("x", 4.0, 1.0, **shaped)], tmp_path)
     assert [file.stem for file in files[::2]] == [
         "tradeoff_spec_bench_qa_total_cost",
         "tradeoff_spec_bench_qa_rtt20_up10_total_cost",
-    ]
-    files = draw_tradeoffs([point("x", 5.0, 1.0), point("x", 4.0, 1.0, seed=7)], tmp_path)
-    assert [file.stem for file in files[::2]] == [
-        "tradeoff_spec_bench_qa_seed_4_total_cost",
-        "tradeoff_spec_bench_qa_seed_7_total_cost",
     ]
 
 
@@ -285,20 +277,30 @@ def test_every_objective_of_the_configuration_has_a_column(tmp_path: Path) -> No
     assert len(plain) == len(row) - 3
 
 
-def test_benchmarks_networks_and_seeds_have_a_table_each(tmp_path: Path) -> None:
+def test_benchmarks_and_networks_have_a_table_each(tmp_path: Path) -> None:
     def line(**case: Any) -> RequestLine:
         plain = make_line("chain")
         replaced = msgspec.structs.replace(plain.case, **case)
         return msgspec.structs.replace(plain, case=replaced)
 
-    one_seed = stored(tmp_path, line(), line(rtt_ms=20.0, jitter_ms=5.0), line(bench="gsm8k"))
-    text = table_of(write_results(one_seed, ObjectiveConfig()))
+    store = stored(tmp_path, line(), line(rtt_ms=20.0, jitter_ms=5.0), line(bench="gsm8k"))
+    text = table_of(write_results(store, ObjectiveConfig()))
     titles = [row.split(":")[0] for row in text.splitlines() if "finished" in row]
     assert titles == ["quick", "quick, rtt20_jitter5", "gsm8k"]
-    two_seeds = stored(tmp_path, line(seed=7), line(seed=4))
-    text = table_of(write_results(two_seeds, ObjectiveConfig()))
-    titles = [row.split(":")[0] for row in text.splitlines() if "finished" in row]
-    assert titles == ["quick, seed 4", "quick, seed 7"]
+    text = table_of(write_results(stored(tmp_path, line(seed=7), line(seed=4)), ObjectiveConfig()))
+    titles = [row.strip() for row in text.splitlines() if "finished" in row]
+    assert titles == ["quick: 2 requests finished, 0 failed"]
+
+
+def test_tokens_that_were_decided_again_have_a_column_where_an_answer_was_exact(
+    tmp_path: Path,
+) -> None:
+    exact = make_line("chain", exact=True, redecided_tokens=3)
+    text = table_of(write_results(stored(tmp_path, make_line(), exact), ObjectiveConfig()))
+    assert "redecided" in text
+    assert row_of(text, "chain")[-2] == "3.00"
+    plain = table_of(write_results(stored(tmp_path, make_line()), ObjectiveConfig()))
+    assert "redecided" not in plain
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """The order of requests, conversations of two turns, lost links, and errors in mid-run."""
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from autodraft.config import ExperimentConfig
@@ -14,10 +17,12 @@ from autodraft.errors import (
     RemoteError,
     StoreError,
 )
+from autodraft.records import GenerationResult
 from evaluation.datasets import Question
 from evaluation.lines import RequestLine, hash_prompt
 from evaluation.plan import make_plan
-from evaluation.runner import Surroundings, run_plan, warm_up
+from evaluation.roles import Surroundings
+from evaluation.runner import run_plan, warm_up
 from tests.unit.evaluation_fakes import (
     CountingProgress,
     Failure,
@@ -139,6 +144,58 @@ def test_the_seed_is_recorded() -> None:
     assert {line.case.seed for line in run.sink.lines} == {7}
 
 
+SAMPLED = {"temperature": 0.7, "top_p": 0.9, "top_k": 50, "seeds": (4, 7), "num_choices": 2}
+
+
+def test_every_seed_and_choice_is_asked_by_all_methods_in_turn() -> None:
+    config = make_config(sampling=SAMPLED, algorithms={"method_names": ("server_only", "chain")})
+    run = Run(config, ONE_TURN[:1])
+    order = [(line.case.seed, line.case.choice, line.case.method) for line in run.sink.lines]
+    assert order == [
+        (4, 0, "server_only"),
+        (4, 0, "chain"),
+        (4, 1, "chain"),  # the order rotates from choice to choice
+        (4, 1, "server_only"),
+        (7, 0, "server_only"),
+        (7, 0, "chain"),
+        (7, 1, "chain"),
+        (7, 1, "server_only"),
+    ]
+    assert [(each.seed, each.choice) for each in run.engine.samplings] == [
+        (seed, choice) for seed, choice, _ in order
+    ]
+    assert {(each.temperature, each.top_p, each.top_k) for each in run.engine.samplings} == {
+        (0.7, 0.9, 50)
+    }
+    assert run.progress.done == run.plan.requests(run.questions) == 8
+
+
+def test_greedy_runs_the_first_seed_and_one_choice() -> None:
+    run = Run(make_config(sampling=SAMPLED | {"temperature": 0}), ONE_TURN[:1])
+    assert [(line.case.seed, line.case.choice) for line in run.sink.lines] == [(4, 0)] * 4
+    assert {each.plain for each in run.engine.samplings} == {True}
+
+
+def test_choices_are_drawn_in_every_repeat() -> None:
+    config = make_config(
+        sampling=SAMPLED | {"seeds": (4,)},
+        run={"repeats": 2},
+        algorithms={"method_names": ("server_only",)},
+    )
+    run = Run(config, ONE_TURN[:2])
+    order = [(c.repeat, c.choice, c.question_id) for c in (line.case for line in run.sink.lines)]
+    assert order == [(r, choice, q) for r in (1, 2) for choice in (0, 1) for q in (1, 2)]
+
+
+@pytest.mark.parametrize("exact", [None, True, False])
+def test_every_method_prefills_for_itself_and_tells_how_sure_each_token_was(
+    exact: bool | None,
+) -> None:
+    algorithms = {"method_names": ("server_only", "chain"), "exact": exact}
+    run = Run(make_config(algorithms=algorithms), TWO_TURNS)
+    assert run.engine.wishes == {(exact, 0, False)}
+
+
 # ------------------------------------------------------------------------------------------ prompts
 
 
@@ -152,6 +209,29 @@ def test_the_second_turn_of_every_method_follows_the_answer_of_server_only() -> 
             {"role": "user", "content": "Why?"},
         ]
     ] * len(METHODS)
+
+
+def test_the_history_is_server_onlys_answer_of_the_same_seed_and_choice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer = FakeEngine.run
+
+    def drawn(self: FakeEngine, **wanted: Any) -> GenerationResult:
+        sampling, result = wanted["sampling"], answer(self, **wanted)
+        text = f"{wanted['method'].label} {sampling.seed}/{sampling.choice}"
+        return msgspec.structs.replace(result, text=text)
+
+    monkeypatch.setattr(FakeEngine, "run", drawn)
+    config = make_config(sampling=SAMPLED, algorithms={"method_names": ("chain", "server_only")})
+    run = Run(config, TWO_TURNS)
+    asked = zip(run.engine.asked, run.engine.samplings, strict=True)
+    histories = [
+        (messages[1]["content"], sampling.seed, sampling.choice)
+        for (_, messages), sampling in asked
+        if len(messages) > 1
+    ]
+    assert len(histories) == 2 * 2 * 2
+    assert all(text == f"server_only {seed}/{choice}" for text, seed, choice in histories)
 
 
 def test_without_server_only_the_first_method_gives_the_history() -> None:
@@ -338,6 +418,15 @@ def test_what_is_answered_is_not_asked_again() -> None:
         line.case for line in whole.sink.lines
     ]
     assert rest.progress.done == len(whole.sink.lines) - 11
+
+
+def test_a_choice_that_is_answered_is_not_asked_again_and_another_one_is() -> None:
+    config = make_config(sampling=SAMPLED | {"seeds": (4,)})
+    whole = Run(config, ONE_TURN[:1])
+    rest = Run(config, ONE_TURN[:1], done=tuple(whole.sink.lines[:4]))
+    assert [line.case for line in rest.sink.lines] == [
+        line.case for line in whole.sink.lines if line.case.choice == 1
+    ]
 
 
 def test_the_recorded_answer_of_the_reference_gives_the_history() -> None:

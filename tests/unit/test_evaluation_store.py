@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 from datetime import date
 from pathlib import Path
@@ -50,13 +51,14 @@ def test_a_request_line_carries_its_case_and_every_field_of_the_record(store: Ru
     (line,) = read_lines(store, "requests.jsonl")
     for name in RequestRecord.__struct_fields__:
         assert name in line
-    assert line["schema_version"] == SCHEMA_VERSION == 3
+    assert line["schema_version"] == SCHEMA_VERSION == 4
     assert line["run_id"] == store.run_id
     assert (line["bench"], line["question_id"], line["category"]) == ("quick", 7, "chat")
     assert (line["turn"], line["repeat"], line["method"]) == (2, 1, "chain")
     assert (line["status"], line["error"], line["text"]) == ("ok", None, "An answer.")
     assert (line["attempts"], line["prompt_hash"]) == (1, None)
     assert (line["seed"], line["rtt_ms"], line["uplink_mbps"]) == (0, 0.0, None)
+    assert line["choice"] == 0
 
 
 def test_a_round_line_carries_its_case_and_every_field_of_the_record(store: RunStore) -> None:
@@ -76,6 +78,35 @@ def test_lines_are_read_back_as_they_were_written(store: RunStore) -> None:
     for line in (make_line(draft_j=None), failed):
         store.append(line, [])
     assert store.read_requests() == [make_line(draft_j=None), failed]
+
+
+def test_a_line_of_the_schema_before_choices_and_scores_is_read(store: RunStore) -> None:
+    store.append(make_line(), [])
+    (fields,) = read_lines(store, "requests.jsonl")
+    for name in ("choice", "output_gaps", "exact", "redecided_tokens", "reused_prompt_tokens"):
+        del fields[name]
+    fields["schema_version"] = 3
+    (store.folder / "requests.jsonl").write_text(json.dumps(fields) + "\n")
+    assert store.read_requests() == [make_line()]
+
+
+def test_a_gap_to_no_other_token_is_null_on_disk_and_infinite_when_read(store: RunStore) -> None:
+    line = make_line(output_gaps=[0.5, math.inf])
+    store.append(line, [])
+    assert read_lines(store, "requests.jsonl")[0]["output_gaps"] == [0.5, None]
+    assert store.read_requests() == [line]
+
+
+def test_another_choice_or_seed_is_another_case(store: RunStore) -> None:
+    first = make_line()
+    cases = [msgspec.structs.replace(first.case, **own) for own in ({"choice": 1}, {"seed": 7})]
+    lines = [first, *(msgspec.structs.replace(first, case=case) for case in cases)]
+    for line in lines:
+        store.append(line, [ROUND])
+    store.mend()
+    assert [line.case for line in store.read_requests()] == [first.case, *cases]
+    assert len({line.case for line in store.read_requests()}) == 3
+    assert [line["choice"] for line in read_lines(store, "rounds.jsonl")] == [0, 1, 0]
 
 
 def test_rounds_are_on_disk_before_the_request_that_vouches_for_them(
@@ -112,7 +143,7 @@ def test_a_malformed_line_is_refused_with_file_and_line(store: RunStore) -> None
 
 def test_a_line_of_another_schema_is_refused(store: RunStore) -> None:
     (store.folder / "requests.jsonl").write_text('{"schema_version": 99}\n')
-    with pytest.raises(StoreError, match="schema version 99; this version of AutoDraft reads 3"):
+    with pytest.raises(StoreError, match="version 99; this version of AutoDraft reads 3 and 4"):
         store.read_requests()
 
 

@@ -76,7 +76,9 @@ def test_the_public_names_are_these() -> None:
         "MethodSpec",
         "RequestRecord",
         "RoundRecord",
+        "Sampling",
         "ServerConfig",
+        "TokenScore",
         "__version__",
         "serve_target",
     ]
@@ -101,6 +103,7 @@ def test_another_name_is_an_ordinary_attribute_error() -> None:
         "import autodraft",
         "import autodraft; autodraft.AutodraftError; autodraft.__version__; dir(autodraft)",
         "from autodraft import ExperimentConfig, MethodSpec, ServerConfig, RoundRecord",
+        "from autodraft import Sampling, TokenScore; Sampling(temperature=0.8)",
         "import autodraft.protocol.codec, autodraft.tree.growth, autodraft.transport.client",
     ],
 )
