@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from autodraft import Sampling
 from autodraft.config import ExperimentConfig, MethodSpec, NetworkSetting
-from autodraft.decoding.sampling import Sampling
 from evaluation.datasets import Locations, Question, first_questions, hold_out, load_bench
 from evaluation.lines import Case
 from evaluation.metrics import REFERENCE_METHOD, CurvePoint

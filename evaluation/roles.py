@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from autodraft import Sampling
 from autodraft.config import MethodSpec, NetworkSetting
-from autodraft.decoding.sampling import Sampling
 from autodraft.records import GenerationResult, RoundRecord
 from evaluation.lines import Case, RequestLine
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import count, cycle, islice
 from typing import Final, NamedTuple
 
+from autodraft import Sampling
 from autodraft.config import MethodSpec, NetworkSetting
-from autodraft.decoding.sampling import Sampling
 from autodraft.errors import (
     AuthError,
     AutodraftError,

@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -58,12 +59,13 @@ class SteadyEngine(FakeEngine):
         method: MethodSpec,
         max_new_tokens: int,
         stop: Sequence[str] = (),
+        **wish: Any,
     ) -> GenerationResult:
         with self._asked.open("a") as file:
             file.write(f"{method.label}\n")
         self._bomb.tick()
         result = super().run(
-            prompt_ids=prompt_ids, method=method, max_new_tokens=max_new_tokens, stop=stop
+            prompt_ids=prompt_ids, method=method, max_new_tokens=max_new_tokens, stop=stop, **wish
         )
         number = int(hash_prompt([*prompt_ids, *method.label.encode()])[:4], 16)
         tokens = 3 + number % 29

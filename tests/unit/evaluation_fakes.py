@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from autodraft import Sampling
 from autodraft.config import ExperimentConfig, MethodSpec, ModelsConfig, NetworkSetting
-from autodraft.decoding.sampling import Sampling
 from autodraft.errors import AutodraftError
 from autodraft.records import GenerationResult, RequestRecord, RoundRecord
 from evaluation.lines import Case, RequestLine

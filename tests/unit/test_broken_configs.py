@@ -231,8 +231,7 @@ MESSAGES: Final = {  # file -> message; each of its lines begins with the file, 
         "network, slo, sampling, run."
     ),
     "temperature.xml": (
-        "temperature.xml:7: TEMPERATURE does not act yet in this version, and 0.8 would "
-        "change the results: leave the tag out or use 0."
+        "temperature.xml:7: TEMPERATURE does not take '101'. Use a number from 0 to 100."
     ),
     "token_in_the_file.xml": (
         "token_in_the_file.xml:7: TARGET_TOKEN_ENV does not take the value (not shown). Use "

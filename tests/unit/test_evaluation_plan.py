@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from autodraft import Sampling
 from autodraft.config import MethodSpec, NetworkSetting
-from autodraft.decoding.sampling import Sampling
 from autodraft.errors import DataError
 from evaluation.datasets import Locations, Question, hold_out, load_bench
 from evaluation.plan import Draw, fixed_part, load_measured, load_questions, make_plan

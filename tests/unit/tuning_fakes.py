@@ -85,6 +85,7 @@ class SpeedEngine:
         method: MethodSpec,
         max_new_tokens: int,
         stop: Sequence[str] = (),
+        **wish: Any,
     ) -> GenerationResult:
         self.asked.append(method.label)
         if (error := self._failure(method)) is not None:
