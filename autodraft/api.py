@@ -195,11 +195,11 @@ class Autodraft:
         cs: float | str | None = None,
         max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
         stop: Sequence[str] = (),
-        sampling: Sampling = GREEDY,
+        sampling: Sampling | None = None,
         exact: bool | None = None,
         top_logprobs: int | None = None,
         reuse_prefix: bool = True,
-        cancelled: Callable[[], bool] = never,
+        cancelled: Callable[[], bool] | None = None,
     ) -> GenerationResult:
         """Answer one prompt; connects first where that has not been done.
 
@@ -228,8 +228,8 @@ class Autodraft:
             LinkError: If the link or the server fails.
         """
         prompt = self._prompt(input_text, messages, prompt_ids)
-        wish = Wish(sampling, exact, top_logprobs, reuse_prefix)
-        limits = _Limits(max_new_tokens, stop, cancelled)
+        wish = Wish(sampling or GREEDY, exact, top_logprobs, reuse_prefix)
+        limits = _Limits(max_new_tokens, stop, cancelled or never)
         request = self._request(prompt, self._spec(method, cs), wish, limits)
         with self._link_dropped_on_error():
             token_ids = [token for block in request for token in block]
@@ -246,11 +246,11 @@ class Autodraft:
         cs: float | str | None = None,
         max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
         stop: Sequence[str] = (),
-        sampling: Sampling = GREEDY,
+        sampling: Sampling | None = None,
         exact: bool | None = None,
         top_logprobs: int | None = None,
         reuse_prefix: bool = True,
-        cancelled: Callable[[], bool] = never,
+        cancelled: Callable[[], bool] | None = None,
         on_end: Callable[[GenerationResult], None] | None = None,
     ) -> Iterator[str]:
         """Answer one prompt and yield its text as it becomes certain; raises as ``run`` does.
@@ -275,8 +275,8 @@ class Autodraft:
             on_end: Called with the whole result when the answer has ended.
         """
         prompt = self._prompt(input_text, messages, prompt_ids)
-        wish = Wish(sampling, exact, top_logprobs, reuse_prefix)
-        limits = _Limits(max_new_tokens, stop, cancelled)
+        wish = Wish(sampling or GREEDY, exact, top_logprobs, reuse_prefix)
+        limits = _Limits(max_new_tokens, stop, cancelled or never)
         request = self._request(prompt, self._spec(method, cs), wish, limits)
         text, until_stop, pieces = TextStream(self.decode), StopText(stop), []
         with self._link_dropped_on_error():
