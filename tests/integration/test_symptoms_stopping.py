@@ -24,7 +24,6 @@ from autodraft.models.tokenizer import Tokenizer
 from autodraft.protocol import messages as msg
 from tests.fakes import (
     SHARP,
-    VOCAB,
     LoopbackLink,
     greedy_reference,
     memoryless_model,
