@@ -5,7 +5,6 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted.
 """
 
 import argparse
-import json
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -24,8 +23,11 @@ from autodraft.config import (
     QUANTIZATIONS,
     ServerConfig,
 )
+from autodraft.decoding.sampling import GREEDY, Sampling
+from autodraft.decoding.wish import MAX_TOP_LOGPROBS
 from autodraft.errors import AutodraftError, ConfigError
-from autodraft.records import GenerationResult, RequestRecord
+from autodraft.protocol.messages import MAX_STOP_LENGTH, MAX_STOP_STRINGS, stop_strings_fit
+from autodraft.records import GenerationResult, RequestRecord, TokenScore
 from autodraft.units import MS_PER_S
 
 if TYPE_CHECKING:
@@ -36,6 +38,19 @@ EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 
 _DEFAULTS: Final = ServerConfig()
+_EXACT: Final = {"auto": None, "0": False, "1": True}
+_SAMPLING: Final = {
+    "temperature": "0 takes the likeliest token; above, tokens are drawn",
+    "top_k": "draw among so many of the likeliest; 0 is all",
+    "top_p": "draw among the likeliest that hold so much of the probability; 1 is all",
+    "min_p": "draw among those at least so many times as likely as the likeliest; 0 is all",
+    "seed": "the same prompt and seed give the same answer",
+    "repetition_penalty": "makes tokens of prompt and answer less likely; 1 is none",
+    "presence_penalty": "taken off the logit of every token in the answer",
+    "frequency_penalty": "the same, once for each time that it is there",
+    "min_new_tokens": "no end before the answer has so many tokens",
+}
+"""What the options of ``Sampling`` do; the page on losslessness defines them."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -211,13 +226,43 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
         "--method", default=DEFAULT_METHOD, help=f"one of {', '.join(names)} (default: %(default)s)"
     )
     add("--max-new-tokens", type=int, default=DEFAULT_MAX_NEW_TOKENS)
+    _add_choosing(parser)
     add("--json", action="store_true", help="print the whole record as one JSON line instead")
     parser.set_defaults(command=_generate)
 
 
+def _add_choosing(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how tokens are chosen, and where the answer ends besides."""
+    add = parser.add_argument
+    for name, text in _SAMPLING.items():
+        default = getattr(GREEDY, name)
+        option = f"--{name.replace('_', '-')}"
+        add(option, type=type(default), default=default, help=f"{text} (%(default)s)")
+    add(
+        "--exact",
+        choices=_EXACT,
+        default="auto",
+        help="decide close tokens again, so that rounding below float32 shows less; auto: where "
+        "the server finds it worth its time (%(default)s)",
+    )
+    add(
+        "--stop",
+        metavar="TEXT",
+        action="append",
+        default=[],
+        help="end the answer before this text; may be given several times",
+    )
+    add(
+        "--logprobs",
+        metavar="N",
+        type=int,
+        help="show every token's log-probability, and those of the N likeliest in its place",
+    )
+
+
 def _generate(arguments: argparse.Namespace) -> int:
-    if arguments.max_new_tokens < 1:
-        raise ConfigError(f"--max-new-tokens is {arguments.max_new_tokens}; use at least 1.")
+    _require_limits(arguments)
+    sampling = Sampling(**{name: getattr(arguments, name) for name in _SAMPLING})
     prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
     if not prompt.strip():
         raise ConfigError("The prompt is empty. Give a text, or - and a text on standard input.")
@@ -230,17 +275,52 @@ def _generate(arguments: argparse.Namespace) -> int:
             prompt,
             method=arguments.method,
             max_new_tokens=arguments.max_new_tokens,
+            stop=arguments.stop,
+            sampling=sampling,
+            exact=_EXACT[arguments.exact],
+            top_logprobs=arguments.logprobs,
             on_end=results.append,
         ):
             show(piece)
+        scores = _scores(results[0], engine.decode)
     if arguments.json:
         import msgspec
 
-        print(json.dumps(msgspec.to_builtins(results[0])))
+        print(msgspec.json.encode(results[0]).decode())  # an infinite gap becomes null
     else:
         print()
-        print(_figures(results[0].request), file=sys.stderr)
+        print("\n".join([*scores, _figures(results[0].request)]), file=sys.stderr)
     return 0
+
+
+def _require_limits(arguments: argparse.Namespace) -> None:
+    """Check what else would fail only once a model is loaded."""
+    if arguments.max_new_tokens < 1:
+        raise ConfigError(f"--max-new-tokens is {arguments.max_new_tokens}; use at least 1.")
+    if not stop_strings_fit(arguments.stop):
+        raise ConfigError(
+            f"--stop is {arguments.stop}; use at most {MAX_STOP_STRINGS} texts, each of 1 to "
+            f"{MAX_STOP_LENGTH} characters."
+        )
+    if arguments.logprobs is not None and not 0 <= arguments.logprobs <= MAX_TOP_LOGPROBS:
+        raise ConfigError(f"--logprobs is {arguments.logprobs}; use 0 to {MAX_TOP_LOGPROBS}.")
+
+
+def _scores(result: GenerationResult, decode: Callable[[Sequence[int]], str]) -> list[str]:
+    """Return a line for each token whose scores were asked for, behind a heading."""
+    if result.scores is None:
+        return []
+
+    def line(token: int, score: TokenScore) -> str:
+        best = ", ".join(f"{decode([other])!r} {logprob:.3f}" for other, logprob in score.top)
+        text = decode([token])
+        return (
+            f"{token:>8}  {text!r:<16}  {score.logprob:>8.3f}  {score.gap:>8.3f}  {best}".rstrip()
+        )
+
+    heading = f"{'id':>8}  {'token':<16}  {'logprob':>8}  {'gap':>8}  likeliest"
+    pairs = zip(result.token_ids, result.scores, strict=True)
+    return [heading, *(line(token, score) for token, score in pairs)]
 
 
 def _figures(record: RequestRecord) -> str:

@@ -176,9 +176,10 @@ class Sampler:
         count_here = min(count, len(scores))
         best = _best_places(scores, count_here)
         highest = scores[best[0]]
-        total = np.exp(scores - highest).sum() if np.isfinite(highest) else 1.0
+        shift = highest if np.isfinite(highest) else 0.0  # nothing may be guessed
+        total = np.exp(scores - shift).sum() or 1.0
         log_probs = np.full(count, -np.inf)
-        log_probs[:count_here] = scores[best] - highest - np.log(total)
+        log_probs[:count_here] = scores[best] - shift - np.log(total)
         places = np.zeros(count, dtype=np.int64)
         places[:count_here] = best if kept is None else kept[best]
         return places, log_probs

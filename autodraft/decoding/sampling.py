@@ -113,7 +113,8 @@ def _require_within(name: str, value: Any, least: float, most: float) -> None:
         return
     kind = "a whole number" if name in _WHOLE else "a number"
     start = f"above {least:g}" if name in _ABOVE else f"from {least:g}"
-    raise ConfigError(f"{name}={value!r} must be {kind} {start} to {most:g}.")
+    end = f"{most}" if name in _WHOLE else f"{most:g}"
+    raise ConfigError(f"{name}={value!r} must be {kind} {start} to {end}.")
 
 
 def _require_biases(biases: Mapping[int, float]) -> None:

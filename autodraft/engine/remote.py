@@ -229,8 +229,10 @@ class RemoteTarget:
     def steps(self) -> Iterator[Step]:
         """Yield the stream that ``ask_generate`` asked for."""
         for piece in self._pieces(msg.Tokens):
-            tokens, scores = unpack_tokens(piece.tokens).tolist(), scores_of(piece.scores)
-            yield Step(tokens, piece.queue_us / US_PER_S, piece.forward_us / US_PER_S, scores)
+            tokens = unpack_tokens(piece.tokens).tolist()
+            if tokens:  # else the piece only says that the stream is over
+                times = piece.queue_us / US_PER_S, piece.forward_us / US_PER_S
+                yield Step(tokens, *times, scores_of(piece.scores))
 
     def stop_stream(self) -> None:
         """Ask the server to end the running stream at the next token; what it made still comes."""

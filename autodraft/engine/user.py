@@ -181,8 +181,9 @@ class UserSide:
         return {name: pair.normalisers(name)._asdict() for name in names}
 
     def disconnect(self) -> None:
-        """Close the link, where there is one."""
+        """Close the link, where there is one; nothing is left for a next answer."""
         self.side.pair = None  # its link was this one
+        self.side.kept.drop()
         target, self._target = self._target, None
         if target is not None:
             target.close()

@@ -17,6 +17,7 @@ from autodraft.decoding.wish import PLAIN, Wish
 from autodraft.engine.judge import Judge
 from autodraft.engine.kept import Kept
 from autodraft.errors import ProtocolError
+from autodraft.models.kv_cache import KVCache
 from autodraft.models.memory import give_back_memory
 from autodraft.models.runner import ModelRunner
 from autodraft.records import TokenScore
@@ -48,7 +49,7 @@ class Verifier:
 
     Attributes:
         forwards: Forwards of the target so far, prefill included.
-        reused: Tokens of the prompt that its cache held already.
+        reused: Tokens of the prompt that its cache held already, known from the prefill on.
         effort: What rounds have taken so far.
     """
 
@@ -80,11 +81,16 @@ class Verifier:
         self._context: list[int] = prompt.tolist()
         self._kept = kept
         # A round writes its root and its nodes behind the context before the path is gathered.
-        capacity = len(prompt) + rules.max_new_tokens + node_budget + 1
-        store = kept or Kept()
-        self._cache, self.reused = store.take(runner, self._context, capacity)
+        self._capacity = len(prompt) + rules.max_new_tokens + node_budget + 1
+        self._taken: KVCache | None = None
+        self.reused = 0
         self.forwards = 0
         self.effort = Effort()
+
+    @property
+    def _cache(self) -> KVCache:
+        assert self._taken is not None, "prefill() comes first"
+        return self._taken
 
     @property
     def rules(self) -> StopRules:
@@ -112,15 +118,23 @@ class Verifier:
 
     def release(self) -> None:
         """Give the cache back, or leave it to the next; nothing comes after."""
-        if self._kept is not None and self._cache.length:
-            self._kept.keep(self._runner, self._cache, self._context[: self._cache.length])
+        cache, self._taken = self._taken, None
+        if cache is None:  # given up before its prefill
+            return
+        if self._kept is not None and cache.length:
+            self._kept.keep(self._runner, cache, self._context[: cache.length])
         else:
-            self._runner.release(self._cache)
-        del self._cache
+            self._runner.release(cache)
+        del cache
         give_back_memory(collect=False)
 
     def prefill(self) -> int:
-        """Forward the prompt and return the first token of the answer."""
+        """Forward what is new of the prompt and return the first token of the answer.
+
+        Its cache is taken now, and not before: another answer's may be given back until then.
+        """
+        store = self._kept or Kept()
+        self._taken, self.reused = store.take(self._runner, self._context, self._capacity)
         rest = self._context[self.reused :]
         token = self._judge.decide(self._runner.prefill(self._cache, rest))
         self._commit([token])

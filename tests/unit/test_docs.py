@@ -6,12 +6,14 @@ what belongs into the page.
 
 import argparse
 import ast
+import dataclasses
 import inspect
 import re
 import shlex
 import subprocess
 import textwrap
 from collections.abc import Iterator, Sequence
+from decimal import Context, Decimal, localcontext
 from pathlib import Path
 from typing import Any, Final, get_args, get_type_hints
 
@@ -23,6 +25,10 @@ import autodraft
 from autodraft import Autodraft, cli, errors, records, serve_target
 from autodraft.config import AVAILABLE_METHODS, BLOCKS, ServerConfig
 from autodraft.config_io import load_config
+from autodraft.decoding import sampling
+from autodraft.decoding.noise import gumbel_noise, stream_key, token_hashes
+from autodraft.decoding.wish import MAX_TOP_LOGPROBS
+from autodraft.engine.exactness import MOST_SHARE
 from autodraft.protocol import codec
 from autodraft.protocol import messages as msg
 from evaluation import cli as harness
@@ -213,7 +219,7 @@ def test_every_command_that_is_shown_would_be_accepted(name: str) -> None:
         program, arguments = found
         parser = cli._parser() if program == "autodraft" else harness._parser()
         parsed = parser.parse_args(arguments)  # leaves with exit code 2 where one is wrong
-        if program == "evaluation" and (ROOT / parsed.config).is_file():
+        if (ROOT / getattr(parsed, "config", "no file")).is_file():
             load_config(ROOT / parsed.config, parsed.overrides).config.methods()
         assert getattr(parsed, "method", "chain") in AVAILABLE_METHODS
 
@@ -387,6 +393,7 @@ GENERATED: Final = {
     ("docs/protocol.md", "draft fields"): field_table(
         msg.DraftWish | msg.DraftInfo | msg.Latencies
     ),
+    ("docs/protocol.md", "answer fields"): field_table(msg.Sampling | msg.Scores),
     ("docs/api.md", "Autodraft"): argument_table(Autodraft.__init__),
     ("docs/api.md", "run"): argument_table(Autodraft.run),
     ("docs/api.md", "serve_target"): argument_table(serve_target),
@@ -394,6 +401,7 @@ GENERATED: Final = {
     ("docs/api.md", "GenerationResult"): record_table(records.GenerationResult),
     ("docs/api.md", "RequestRecord"): record_table(records.RequestRecord),
     ("docs/api.md", "RoundRecord"): record_table(records.RoundRecord),
+    ("docs/api.md", "TokenScore"): record_table(records.TokenScore),
 }
 
 
@@ -474,6 +482,58 @@ def test_the_bytes_of_a_round_are_those_that_are_sent() -> None:
         path = codec.pack_path(np.arange(1, accepted + 1), nodes)
         assert len(codec.encode(msg.Verify(127, tree))) == up
         assert len(codec.encode(msg.Verified(127, path, 70_000, 70_000, 70_000))) == down
+
+
+# ------------------------------------------------------------------------------------ losslessness
+
+
+def noise_of(hash_: int) -> float:
+    """Return ``-ln(-ln u)`` of a hash, in 40 digits before it is rounded."""
+    with localcontext(Context(prec=40)):
+        uniform = (Decimal(hash_ >> 12) + Decimal("0.5")) / 2**52
+        return float(-(-uniform.ln()).ln())
+
+
+def test_the_noise_is_what_the_page_says_bit_by_bit() -> None:
+    body = list(rows(marked("docs/losslessness.md", "noise vectors")))[2:]
+    assert len(body) > 8
+    for cells in body:
+        seed, choice, position, token = map(int, cells[:4])
+        key = stream_key(seed, choice, position)
+        hash_ = int(token_hashes(key, np.array([token]))[0])
+        assert cells[4:6] == [f"`{key:016x}`", f"`{hash_:016x}`"]
+        assert float(cells[6]) == pytest.approx(noise_of(hash_), rel=0, abs=1e-15)
+        assert gumbel_noise(key, np.array([token]))[0] == pytest.approx(
+            noise_of(hash_), rel=0, abs=1e-15
+        )
+
+
+def allowed(name: str) -> str:
+    least, most = sampling._RANGES[name]
+    whole = name in sampling._WHOLE
+    start = f"above {least:g}" if name in sampling._ABOVE else f"{least:g}"
+    return f"{start} to {most}, whole" if whole else f"{start} to {most:g}"
+
+
+def test_the_options_of_sampling_are_those_of_the_class_in_order() -> None:
+    body = list(rows(marked("docs/losslessness.md", "sampling")))[2:]
+    fields = dataclasses.fields(sampling.Sampling)
+    assert [cells[0] for cells in body] == [f"`{field.name}`" for field in fields]
+    for field, (_, default, range_) in zip(fields, body, strict=True):
+        if field.name in sampling._RANGES:
+            assert default.split()[0] == f"{field.default:g}"
+            assert range_ == allowed(field.name)
+        else:
+            assert default == "none"
+    assert sampling.MAX_BIASED == sampling.MAX_BAD_WORDS == 1024
+    assert sampling.MAX_BIAS == 100
+
+
+def test_the_pages_name_the_present_protocol_and_the_most_log_probabilities() -> None:
+    assert f"This is protocol version {msg.PROTOCOL_VERSION}." in page("docs/protocol.md")
+    assert f"| `top_logprobs` of `Open` | 0 to {MAX_TOP_LOGPROBS} |" in page("docs/protocol.md")
+    assert f"`top_logprobs=N`, 0 to {MAX_TOP_LOGPROBS}," in page("docs/losslessness.md")
+    assert f"under {MOST_SHARE:.0%}".replace("%", " %") in page("docs/losslessness.md")
 
 
 # ----------------------------------------------------------------------------------- error messages

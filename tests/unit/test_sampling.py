@@ -119,7 +119,7 @@ def test_so_many_biases_and_no_more() -> None:
 
 @pytest.mark.parametrize("word", [[], [-1], [3, "4"], [2.0], "no", [True]], ids=repr)
 def test_a_bad_word_that_is_no_sequence_of_tokens_is_refused(word: Any) -> None:
-    with pytest.raises(ConfigError, match=r"bad_words has .* encode_text"):
+    with pytest.raises(ConfigError, match=r"bad_words has .* Autodraft.encode_text"):
         Sampling(bad_words=[[1, 2], word])
 
 
