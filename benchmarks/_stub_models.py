@@ -76,6 +76,7 @@ class StubRunner:
     devices = frozenset({torch.device("cpu")})
     dtype = "bfloat16"
     padding = ()
+    rounds_off = False
 
     def new_cache(self, capacity: int) -> KVCache:
         """Allocate a real cache, shaped like the embedded target's."""
@@ -84,10 +85,10 @@ class StubRunner:
     def release(self, cache: KVCache) -> None:
         """Take a cache back; there is nothing to do with it."""
 
-    def prefill(self, cache: KVCache, tokens: IntArray) -> StubLogits:
+    def prefill(self, cache: KVCache, tokens: Sequence[int]) -> StubLogits:
         """Answer with the token after the last one."""
         cache.advance(len(tokens))
-        return StubLogits(next_tokens(tokens[-1:]))
+        return StubLogits(next_tokens(np.array(tokens[-1:])))
 
     def forward(
         self, cache: KVCache, tokens: IntArray, positions: IntArray, visible: Any

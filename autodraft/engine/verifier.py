@@ -34,7 +34,7 @@ class Effort:
     Attributes:
         rounds: How many there were.
         round_s: Time of forwards and walks.
-        again_s: Time of what came behind them: the cache put in order, close tokens decided again.
+        again_s: Time of the forwards that decided close tokens again.
     """
 
     rounds: int = 0
@@ -191,11 +191,11 @@ class Verifier:
         decided = time.perf_counter()
         if bonus == UNDECIDED:
             bonus = self._decide_again(tree, base, path)
+            self.effort.again_s += time.perf_counter() - decided
         else:
             self._cache.keep(base, np.concatenate(([base], base + path)))
         self.effort.rounds += 1
         self.effort.round_s += decided - started
-        self.effort.again_s += time.perf_counter() - decided
         self._commit([*tree.tokens[path].tolist(), bonus])
         return path, bonus
 

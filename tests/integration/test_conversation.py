@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,6 +66,11 @@ def nodes(*parents: int, tokens: list[int] | None = None) -> bytes:
     return pack_nodes(chosen, np.array(parents, dtype=np.int64))
 
 
+def open_with(top_logprobs: int | None = None, **sampling: Any) -> msg.Open:
+    chosen = msg.Sampling(**sampling)
+    return msg.Open(5, 8, "chain", sampling=chosen, top_logprobs=top_logprobs)
+
+
 def speculate(
     method: str = "lookup", width: int = 0, max_depth: int = 4, node_budget: int = 8
 ) -> msg.Speculate:
@@ -93,6 +99,20 @@ def speculate(
         ([HELLO], msg.Open(5, 8, "chain", [""]), "LIMIT", "1 to 256 characters"),
         ([HELLO], msg.Open(5, 8, "chain", ["x" * 257]), "LIMIT", "1 to 256 characters"),
         ([HELLO], msg.Open(5, 8, "chain", ["x"] * 17), "LIMIT", "at most 16"),
+        ([HELLO], open_with(temperature=-1.0), "BAD_MESSAGE", "temperature=-1.0"),
+        ([HELLO], open_with(temperature=float("nan")), "BAD_MESSAGE", "temperature=nan"),
+        ([HELLO], open_with(top_k=-1), "BAD_MESSAGE", "top_k=-1"),
+        ([HELLO], open_with(top_p=0.0), "BAD_MESSAGE", "top_p=0.0"),
+        ([HELLO], open_with(min_p=1.5), "BAD_MESSAGE", "min_p=1.5"),
+        ([HELLO], open_with(seed=-1), "BAD_MESSAGE", "seed=-1"),
+        ([HELLO], open_with(choice=65_536), "BAD_MESSAGE", "choice=65536"),
+        ([HELLO], open_with(repetition_penalty=0.0), "BAD_MESSAGE", "repetition_penalty=0.0"),
+        ([HELLO], open_with(presence_penalty=101.0), "BAD_MESSAGE", "presence_penalty=101.0"),
+        ([HELLO], open_with(frequency_penalty=-101.0), "BAD_MESSAGE", "frequency_penalty=-101.0"),
+        ([HELLO], open_with(logit_bias={5: 101.0}), "BAD_MESSAGE", "logit_bias[5]=101.0"),
+        ([HELLO], open_with(bad_words=[[]]), "BAD_MESSAGE", "bad_words has []"),
+        ([HELLO], open_with(min_new_tokens=-1), "BAD_MESSAGE", "min_new_tokens=-1"),
+        ([HELLO], open_with(top_logprobs=21), "BAD_MESSAGE", "top_logprobs=21"),
         (RUNNING, PREFILL, "OUT_OF_ORDER", "prompt already"),
         (RUNNING, msg.Verify(2, nodes(0)), "OUT_OF_ORDER", "round 1 was due"),
         ([], msg.Hello(99, "autodraft"), "VERSION", "version 99"),
@@ -128,6 +148,44 @@ def test_a_wrong_message_ends_its_own_connection_with_a_typed_error(
         with pytest.raises(ConnectionClosed):
             connection.recv(timeout=30)
     assert_served(server)
+
+
+def test_a_setting_that_is_refused_leaves_other_sessions_alone(server: LocalServer) -> None:
+    with client(server) as served:
+        for message in RUNNING:
+            ask(served, message)
+        with client(server) as refused:
+            ask(refused, HELLO)
+            assert isinstance(ask(refused, open_with(top_p=2.0)), msg.Error)
+        assert isinstance(ask(served, msg.Verify(1, nodes(0))), msg.Verified)
+        assert isinstance(ask(served, msg.Close()), msg.Closed)
+
+
+def test_settings_for_tokens_that_the_target_does_not_have_change_nothing(
+    server: LocalServer,
+) -> None:
+    biased = open_with(logit_bias={9999: 5.0}, bad_words=[[9999], [7, 9999]])
+    firsts = []
+    for opened in (OPEN, biased):
+        with client(server) as connection:
+            replies = [ask(connection, message) for message in (HELLO, opened, PREFILL)]
+            assert isinstance(replies[-1], msg.Prefilled)
+            firsts.append(replies[-1].token)
+    assert firsts[0] == firsts[1]
+
+
+def test_scores_come_with_every_answer_where_they_are_asked_for(server: LocalServer) -> None:
+    with client(server) as connection:
+        ask(connection, HELLO)
+        ask(connection, msg.Open(4, 8, "chain", top_logprobs=2))
+        replies = [ask(connection, PREFILL), ask(connection, msg.Verify(1, nodes(0)))]
+        replies.append(ask(connection, msg.Generate()))
+        while not replies[-1].last:  # type: ignore[union-attr]
+            replies.append(receive(connection))
+        assert isinstance(ask(connection, msg.Close()), msg.Closed)
+    scores = [reply.scores for reply in replies]  # type: ignore[union-attr]
+    assert [len(score.gaps) // 4 for score in scores if score] == [1, 1, 1, 1]
+    assert [len(score.top_ids) // 3 for score in scores if score] == [2, 2, 2, 2]
 
 
 def test_an_answer_that_has_ended_takes_no_further_round(server: LocalServer) -> None:

@@ -17,9 +17,11 @@ from autodraft.protocol.codec import (
     decode_client,
     decode_server,
     encode,
+    pack_floats,
     pack_nodes,
     pack_path,
     pack_tokens,
+    unpack_floats,
     unpack_nodes,
     unpack_path,
     unpack_tokens,
@@ -29,12 +31,19 @@ from autodraft.tree.draft_tree import IntArray
 TOKEN_IDS = st.integers(0, MAX_TOKEN_ID)
 BIG_IDS = np.array([0, 1, 255, 256, 65_535, 65_536, 151_935, MAX_TOKEN_ID])
 
+SAMPLING = msg.Sampling(
+    0.7, 40, 0.9, 0.05, 2**64 - 1, 3, 1.3, -0.5, 0.25, {151_645: -100.0}, [[5], [1, 2]], 12
+)
+SCORES = msg.Scores(b"\0\0\0\x3f", b"\0\0\x80\xbf", b"\x01\x02\x03", b"\0\0\x80\xbf")
+
 CLIENT_MESSAGES: list[msg.ClientMessage] = [
     msg.Hello(1, "autodraft"),
     msg.Hello(1, "autodraft", "a/model", "4bit", "float32"),
     msg.Hello(1, "autodraft", None, None, None, msg.DraftWish("a/draft", "none", "auto")),
     msg.Open(256, 150, "opt_tree"),
     msg.Open(256, 0, "server_only", ["\ndef", "\nclass"]),
+    msg.Open(256, 150, "chain", None, SAMPLING, True, 20, True),
+    msg.Open(256, 150, "chain", None, msg.Sampling(), False, 0),
     msg.Prefill(b"\x01\x02\x03"),
     msg.Verify(7, b"\x01\x02\x03\x00"),
     msg.Generate(),
@@ -69,14 +78,20 @@ SERVER_MESSAGES: list[msg.ServerMessage] = [
         row_padding=(1, 8),
     ),
     msg.Opened("abcdef012345"),
+    msg.Opened("abcdef012345", True),
     msg.Prefilled(151_645, 0, 123_456),
+    msg.Prefilled(151_645, 0, 123_456, 1_234, SCORES),
     msg.Verified(3, b"\x01\x02", 151_645, 12, 34_567),
+    msg.Verified(3, b"\x01\x02", 151_645, 12, 34_567, SCORES),
     msg.Tokens(b"\x01\x02\x03", msg.Finish.STOP, True, 0, 9_999),
+    msg.Tokens(b"\x01\x02\x03", msg.Finish.STOP, True, 0, 9_999, SCORES),
     msg.Tokens(b"", msg.Finish.RUNNING, True, 0, 0),
     msg.Block(b"\x01\x02\x03", msg.Finish.RUNNING, False, 4, 3, 20, 12, 0, 10, 20_000, 30_000),
+    msg.Block(b"\x01\x02\x03", msg.Finish.STOP, True, 4, 3, 20, 12, 0, 10, 20, 30, SCORES),
     msg.Block(b"", msg.Finish.STOP, True),
     msg.Closed(17, 1_000_000, 2_000_000, 0),
     msg.Closed(17, 1_000_000, 2_000_000, 500_000, 12_345, 6_789),
+    msg.Closed(17, 1_000_000, 2_000_000, 500_000, redecided=3),
     msg.Pong(),
     msg.Pong(b"\x00\xff"),
     msg.Error(msg.ErrorCode.CONTEXT_LENGTH, "A prompt of 9 tokens; this server takes 1 to 8."),
@@ -160,6 +175,12 @@ def test_a_server_message_is_no_client_message(message: msg.ServerMessage) -> No
         [4, 1, [1, 2]],
         [8, 1],
         [1, 1, None, None, None, None],
+        [2, 5, 8, "chain", None, ["warm"]],
+        [2, 5, 8, "chain", None, [0.5, 1.5]],
+        [2, 5, 8, "chain", None, [0.5, 0, 1.0, 0.0, 0.5]],
+        [2, 5, 8, "chain", None, None, 1],
+        [2, 5, 8, "chain", None, None, None, 0.5],
+        [2, 5, 8, "chain", None, None, None, None, 1],
     ],
     ids=repr,
 )
@@ -274,6 +295,22 @@ def test_a_token_id_that_does_not_fit_is_refused(token: int) -> None:
 def test_token_bytes_of_another_length_are_refused(length: int) -> None:
     with pytest.raises(ProtocolError, match=f"{length} bytes are not a multiple of 3"):
         unpack_tokens(bytes(length))
+
+
+def test_a_number_takes_four_bytes_as_little_endian_float32() -> None:
+    assert pack_floats([0.5, -1.0]) == b"\0\0\0\x3f\0\0\x80\xbf"
+    assert unpack_floats(b"\0\0\0\x3f\0\0\x80\xbf") == [0.5, -1.0]
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False), max_size=50))
+def test_numbers_of_single_precision_survive_the_round_trip(values: list[float]) -> None:
+    assert unpack_floats(pack_floats(values)) == values
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 5, 99])
+def test_number_bytes_of_another_length_are_refused(length: int) -> None:
+    with pytest.raises(ProtocolError, match=f"{length} bytes are not a multiple of 4"):
+        unpack_floats(bytes(length))
 
 
 @pytest.mark.parametrize("num_nodes", [0, 1, 2, 64, 255, 256, 257, 1000])

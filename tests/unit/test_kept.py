@@ -2,6 +2,7 @@
 
 from typing import cast
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -10,6 +11,10 @@ from hypothesis import strategies as st
 from autodraft.engine.kept import Kept
 from autodraft.models.kv_cache import CacheLayout, KVCache, SlotLayout
 from autodraft.models.runner import ModelRunner
+from tests.fakes import tiny_runner
+from tests.unit.test_verifier import PROMPT, verifier_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SLOT = SlotLayout(1, 1, torch.float32, torch.device("cpu"))
 LAYOUT = CacheLayout(((SLOT, SLOT),))
@@ -186,3 +191,45 @@ def test_over_many_answers_every_cache_is_right_and_is_released_once(
         before = prompt
     kept.drop()
     assert len(runner.released) == len(runner.made)
+
+
+# ------------------------------------------------------------------------------- the target's side
+
+
+@pytest.fixture(scope="module")
+def target() -> ModelRunner:
+    return tiny_runner()
+
+
+def test_a_prefill_goes_on_with_what_the_answer_before_has_left(target: ModelRunner) -> None:
+    alone = verifier_of(target)
+    reference = [alone.prefill(), *(alone.step() for _ in range(9))]
+    kept = Kept()
+    first = verifier_of(target, kept=kept)
+    assert first.reused == 0
+    first.prefill()
+    first.verify(np.array(reference[1:4]), np.array([0, 1, 2]))
+    first.release()
+    second = verifier_of(target, kept=kept)
+    assert second.prefill() == reference[0]
+    assert second.reused == len(PROMPT) - 1
+    assert [second.step() for _ in range(9)] == reference[1:10]
+
+
+def test_a_cache_is_taken_at_the_prefill_and_not_before(target: ModelRunner) -> None:
+    kept = Kept()
+    first, second = (verifier_of(target, kept=kept) for _ in range(2))
+    first.prefill()
+    first.release()  # only now is there something to go on with
+    second.prefill()
+    assert second.reused == len(PROMPT) - 1
+
+
+def test_an_answer_given_up_before_its_prefill_leaves_what_is_kept(target: ModelRunner) -> None:
+    kept = Kept()
+    first, second, third = (verifier_of(target, kept=kept) for _ in range(3))
+    first.prefill()
+    first.release()
+    second.release()
+    third.prefill()
+    assert third.reused == len(PROMPT) - 1

@@ -114,6 +114,40 @@ def test_round_after_round_the_cache_stays_what_a_fresh_prefill_gives(runner: Mo
     assert torch.allclose(next_logits(runner, cache), fresh_logits(runner, committed), atol=ATOL)
 
 
+@pytest.mark.parametrize("count", [1, 7, BASE])
+@pytest.mark.parametrize("capacity", [20, 64, 100])
+def test_an_adopted_beginning_is_what_a_fresh_prefill_gives(
+    runner: ModelRunner, count: int, capacity: int
+) -> None:
+    cache = cache_with_tree(runner)
+    adopting = runner.new_cache(capacity)
+    adopting.adopt(cache, count)
+    assert (adopting.length, adopting.capacity) == (count, capacity)
+    expected = fresh_logits(runner, PROMPT[:count])
+    assert torch.allclose(next_logits(runner, adopting), expected, atol=ATOL)
+
+
+def test_a_cache_that_was_adopted_from_is_left_as_it_was(runner: ModelRunner) -> None:
+    cache, adopting = cache_with_tree(runner), runner.new_cache(64)
+    cache.trim(BASE)
+    adopting.adopt(cache, 5)
+    runner.prefill(adopting, [1, 2, 3])
+    assert cache.length == BASE
+    assert torch.allclose(next_logits(runner, cache), fresh_logits(runner, PROMPT), atol=ATOL)
+
+
+def test_layers_of_any_shape_are_adopted() -> None:
+    cache, adopting = KVCache(MIXED, capacity=9), KVCache(MIXED, capacity=12)
+    for layer in cache.layers:
+        layer.update(*(torch.randn(s.shape).to(s.dtype) for s in (layer.keys, layer.values)))
+    cache.advance(9)
+    adopting.adopt(cache, 7)
+    for one, other in zip(adopting.layers, cache.layers, strict=True):
+        assert torch.equal(one.keys[..., :7, :], other.keys[..., :7, :])
+        assert torch.equal(one.values[..., :7, :], other.values[..., :7, :])
+    assert {layer.get_seq_length() for layer in adopting.layers} == {7}
+
+
 @pytest.mark.parametrize("length", [-1, BASE + 1, 64])
 def test_a_cache_cannot_be_trimmed_to_what_it_never_held(runner: ModelRunner, length: int) -> None:
     cache = runner.new_cache(64)

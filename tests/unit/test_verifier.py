@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from autodraft.decoding.sampling import Sampling
 from autodraft.decoding.stopping import StopRules
+from autodraft.decoding.wish import PLAIN, Wish
 from autodraft.engine.drafter import Drafter
+from autodraft.engine.kept import Kept
 from autodraft.engine.verifier import Verifier
 from autodraft.errors import AutodraftError, ProtocolError
 from autodraft.models.runner import ModelRunner
@@ -240,9 +243,11 @@ def test_an_answer_may_fill_the_context_to_its_last_position() -> None:
         assert answer.tokens == greedy_reference(model, prompt, 15)
 
 
-def verifier_of(target: ModelRunner, max_new_tokens: int = TOKENS) -> Verifier:
+def verifier_of(
+    target: ModelRunner, max_new_tokens: int = TOKENS, wish: Wish = PLAIN, kept: Kept | None = None
+) -> Verifier:
     rules = StopRules(frozenset(), max_new_tokens)
-    return Verifier(target, np.array(PROMPT), rules, node_budget=16)
+    return Verifier(target, np.array(PROMPT), rules, 16, None, wish, kept)
 
 
 def array(*values: int) -> IntArray:
@@ -340,3 +345,35 @@ def test_an_answer_of_one_token_has_no_round(target: ModelRunner, reference: lis
     answer = speculate(target, Drafter(target), ChainPolicy(LIMITS["chain"]), PROMPT, 1)
     assert answer.tokens == reference[:1]
     assert answer.request.rounds == []
+
+
+def test_a_score_comes_for_each_token_that_a_step_or_a_round_adds(
+    target: ModelRunner, reference: list[int]
+) -> None:
+    verifier = verifier_of(target, wish=Wish(top_logprobs=1))
+    verifier.prefill()
+    counts = [len(verifier.take_scores())]
+    wrong = (reference[3] + 1) % VOCAB
+    verifier.verify(array(reference[1], reference[2], wrong), array(0, 1, 2))
+    scores = verifier.take_scores()
+    counts.append(len(scores))
+    verifier.step()
+    counts.append(len(verifier.take_scores()))
+    assert counts == [1, 3, 1]
+    assert [score.top[0][0] for score in scores] == reference[1:4]
+    assert all(score.logprob == score.top[0][1] for score in scores)
+    assert verifier.take_scores() == []
+
+
+def test_drawn_tokens_are_the_same_by_steps_and_by_rounds(target: ModelRunner) -> None:
+    wish = Wish(Sampling(temperature=1.0, repetition_penalty=1.2, seed=9))
+    alone = verifier_of(target, wish=wish)
+    drawn = [alone.prefill(), *(alone.step() for _ in range(9))]
+    verifier = verifier_of(target, wish=wish)
+    assert verifier.prefill() == drawn[0]
+    wrong = (drawn[2] + 1) % VOCAB
+    path, bonus = verifier.verify(array(drawn[1], wrong, drawn[2], drawn[3]), array(0, 1, 1, 3))
+    assert (path.tolist(), bonus) == ([1, 3, 4], drawn[4])
+    path, bonus = verifier.verify(array(wrong), array(0))
+    assert (path.tolist(), bonus) == ([], drawn[5])
+    assert [verifier.step() for _ in range(4)] == drawn[6:10]
