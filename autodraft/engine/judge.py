@@ -131,7 +131,8 @@ def _score(chosen: Chosen, row: npt.NDArray[np.float32], top: int) -> TokenScore
     logs -= highest + np.log(np.exp(logs - highest).sum())
     best: list[tuple[int, float]] = []
     if top:
-        places = np.argpartition(-logs, min(top, len(logs) - 1))[:top]
-        places = places[np.lexsort((places, -logs[places]))]
+        last = max(len(logs) - top, 0)
+        places = np.flatnonzero(logs >= np.partition(logs, last)[last])
+        places = places[np.lexsort((places, -logs[places]))][:top]  # of equals the lowest id first
         best = [(int(place), float(logs[place])) for place in places]
     return TokenScore(chosen.gap, float(logs[chosen.token]), best)
