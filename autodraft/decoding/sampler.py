@@ -131,7 +131,8 @@ class Sampler:
         best = int(scores.argmax())
         highest = scores[best]
         scores[best] = -np.inf
-        gap = float(highest - scores.max()) * scale if len(scores) > 1 else np.inf
+        second = scores.max()  # of a single one, or where no other is allowed: none
+        gap = float(highest - second) * scale if np.isfinite(second) else np.inf
         return Chosen(int(self._columns[places[best]]), gap)
 
     def rank(

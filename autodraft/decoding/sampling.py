@@ -11,6 +11,7 @@ from typing import Any, Final
 from autodraft.decoding.noise import MAX_SEED
 from autodraft.errors import ConfigError
 
+MIN_TEMPERATURE: Final = 1e-6
 MAX_TEMPERATURE: Final = 100.0
 MAX_BIAS: Final = 100.0
 MAX_PENALTY: Final = 100.0
@@ -81,6 +82,11 @@ class Sampling:
         """
         for name, (least, most) in _RANGES.items():
             _require_within(name, getattr(self, name), least, most)
+        if 0 < self.temperature < MIN_TEMPERATURE:
+            raise ConfigError(
+                f"temperature={self.temperature!r} must be 0 (greedy) or at least "
+                f"{MIN_TEMPERATURE:g}: logits cannot be divided by less."
+            )
         _require_biases(self.logit_bias)
         _require_words(self.bad_words)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from autodraft.cost import Powers, Prices
@@ -80,6 +80,7 @@ def try_all(kind: str, check: Callable[[Any, Tally], None], asked: st.SearchStra
         derandomize=True,
         database=None,
         deadline=None,
+        phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )
     @given(asked)

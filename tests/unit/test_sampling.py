@@ -193,3 +193,9 @@ def test_a_wish_for_alternatives(value: int | None) -> None:
 
 def test_nothing_is_wished_for_unless_it_is_said() -> None:
     assert Wish(GREEDY, None, None, False) == PLAIN
+
+
+def test_a_temperature_that_overflows_logits_is_refused() -> None:
+    assert Sampling(temperature=1e-6).draws
+    with pytest.raises(ConfigError, match=r"temperature=1e-310 must be 0 \(greedy\) or at least"):
+        Sampling(temperature=1e-310)
