@@ -127,7 +127,9 @@ def measure(
         for name, rtt in cells if number >= 0 else WARMUP:
             engine.use_network(NetworkSetting(rtt_ms=rtt))
             ping_s = engine.measure_rtt()
-            result = engine.run(prompt_ids=prompt, method=METHODS[name], max_new_tokens=tokens)
+            result = engine.run(
+                prompt_ids=prompt, method=METHODS[name], max_new_tokens=tokens, reuse_prefix=False
+            )
             turn[name, rtt] = Answer.of(result)
             if number >= 0:
                 measured.pings_s[rtt].append(ping_s)

@@ -269,7 +269,9 @@ def serve(link: Connection, port: int, dtype: str) -> None:
             while True:
                 job: Job = link.recv()
                 ids = prompt(engine, job)
-                engine.run(prompt_ids=ids, method=job.method, max_new_tokens=TOKENS)
+                engine.run(
+                    prompt_ids=ids, method=job.method, max_new_tokens=TOKENS, reuse_prefix=False
+                )
                 link.send(None)
     except EOFError:  # the other end is closed: no more requests
         return

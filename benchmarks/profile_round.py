@@ -117,7 +117,9 @@ def prompts(setting: Setting) -> list[str]:
 def answer(engine: Autodraft, prompt: str, spec: MethodSpec, tokens: int) -> GenerationResult:
     """Stream one answer to its end."""
     ended: list[GenerationResult] = []
-    for _ in engine.stream(prompt, method=spec, max_new_tokens=tokens, on_end=ended.append):
+    for _ in engine.stream(
+        prompt, method=spec, max_new_tokens=tokens, on_end=ended.append, reuse_prefix=False
+    ):
         pass
     return ended[0]
 

@@ -148,7 +148,7 @@ def engine_for(port: int, dtype: str) -> Autodraft:
 
 def ask_engine(engine: Autodraft, prompt: Sequence[int], tokens: int) -> Answer:
     """Answer a prompt by ``server_only``."""
-    result = engine.run(prompt_ids=prompt, method=OURS, max_new_tokens=tokens)
+    result = engine.run(prompt_ids=prompt, method=OURS, max_new_tokens=tokens, reuse_prefix=False)
     return Answer(tuple(result.token_ids), result.request.ttft_s, result.request.total_s)
 
 

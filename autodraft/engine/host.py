@@ -10,13 +10,12 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from autodraft.config import ServerConfig
 from autodraft.engine.energy import MachineMeter, machine_meter
-from autodraft.engine.exactness import Exactness
 from autodraft.engine.profiler import served_table
 from autodraft.engine.refusal import Refusal
 from autodraft.engine.worker import ModelWorker
@@ -39,13 +38,11 @@ class Loan(NamedTuple):
         target: The target model.
         draft: The draft model; None where the client did not want one.
         latencies: What the target's forwards take; None where the server does not measure.
-        exactness: What ``exact`` has cost with this target.
     """
 
     target: LoadedModel
     draft: LoadedModel | None
     latencies: LatencyTable | None
-    exactness: Exactness
 
 
 @dataclass
@@ -60,7 +57,6 @@ class _Slot:
         lazy: Whether a client's wish may be loaded.
         loaded: The model in it.
         latencies: What its forwards take; None where that is not measured.
-        exactness: What ``exact`` has cost with it.
     """
 
     role: str
@@ -70,7 +66,6 @@ class _Slot:
     lazy: bool
     loaded: LoadedModel | None = None
     latencies: LatencyTable | None = None
-    exactness: Exactness = field(default_factory=Exactness)
 
     def wanted(self, model: str | None, quantization: str | None, dtype: str | None) -> ModelSource:
         """Return what a client wants, in full: the flags fill what it leaves open.
@@ -203,7 +198,7 @@ class ModelHost:
                 raise Refusal(ErrorCode.MODEL_FAILED, str(error)) from error
             await self._ensure_meter()
             self._users += 1
-            return Loan(loaded, drafting, self._target.latencies, self._target.exactness)
+            return Loan(loaded, drafting, self._target.latencies)
 
     def release(self) -> None:
         """Give back what ``acquire`` lent."""
@@ -232,7 +227,6 @@ class ModelHost:
     async def _load(self, slot: _Slot, source: ModelSource) -> None:
         self.close()  # the devices in use are others now
         slot.loaded = slot.latencies = None  # frees the old model before the new one's memory
-        slot.exactness = Exactness()
         gc.collect()
         logger.info("loading the %s %s", slot.role, _words(source))
         timed = await self._worker.run(self._loader, source)

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from autodraft.config import MethodSpec
 from autodraft.decoding.stopping import Ending, FinishReason, StopRules, answer_limit
 from autodraft.engine.colocated import InPlace, LocalTarget, RoundDone
-from autodraft.engine.exactness import Exactness
+from autodraft.engine.judge import is_exact
 from autodraft.engine.kept import Kept
 from autodraft.engine.methods import DraftSide, make_rounds
 from autodraft.engine.refusal import Refusal
@@ -60,7 +60,6 @@ class SessionHost:
         max_context: Most tokens of prompt and answer.
         max_nodes: Most nodes a round may send, or a level may expand.
         max_depth: Deepest tree a round may send.
-        exactness: Decides where a client leaves it open.
         kept: What the connection's last session left in the target's cache.
     """
 
@@ -72,7 +71,6 @@ class SessionHost:
     max_context: int
     max_nodes: int
     max_depth: int
-    exactness: Exactness
     kept: Kept
 
 
@@ -113,7 +111,7 @@ class HostedSession:
         self._draft_s = 0.0
         self._stop_wanted = False
         self._stream: asyncio.Task[None] | None = None
-        self.exact = host.exactness.wanted(request.exact, host.target.runner)
+        self.exact = is_exact(request.exact, host.target.runner)
         self._wish = wish_of(request, exact=self.exact)
         logger.info("session %s open: %.64r", self.session_id, request.label)
 
@@ -235,8 +233,6 @@ class HostedSession:
         """Give the target's cache back, behind whatever still runs over it."""
         verifier, self._verifier = self._verifier, None
         if verifier is not None:
-            if self.exact:
-                self._host.exactness.observe(verifier.effort)
             self._host.worker.submit(verifier.release)
 
     def _begun(self) -> Verifier:

@@ -175,7 +175,6 @@ class Conversation:
             max_context=self._max_context(target),
             max_nodes=self._config.max_nodes,
             max_depth=self._config.max_depth,
-            exactness=self._models.exactness,
             kept=self._kept,
         )
         self._session = HostedSession(host, request)

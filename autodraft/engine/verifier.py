@@ -4,9 +4,6 @@ Synchronous and alone with its model; queues, sockets and bills are the service'
 token is the one that the judge puts after its context, whether it was drafted or not.
 """
 
-import time
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -27,21 +24,6 @@ from autodraft.tree.draft_tree import DraftTree, received_tree
 IntArray = npt.NDArray[np.int64]
 
 
-@dataclass
-class Effort:
-    """What the rounds of an answer have taken.
-
-    Attributes:
-        rounds: How many there were.
-        round_s: Time of forwards and walks.
-        again_s: Time of the forwards that decided close tokens again.
-    """
-
-    rounds: int = 0
-    round_s: float = 0.0
-    again_s: float = 0.0
-
-
 class Verifier:
     """Verifies trees, or decodes token by token, behind one prompt.
 
@@ -50,7 +32,6 @@ class Verifier:
     Attributes:
         forwards: Forwards of the target so far, prefill included.
         reused: Tokens of the prompt that its cache held already, known from the prefill on.
-        effort: What rounds have taken so far.
     """
 
     def __init__(
@@ -85,7 +66,6 @@ class Verifier:
         self._taken: KVCache | None = None
         self.reused = 0
         self.forwards = 0
-        self.effort = Effort()
 
     @property
     def _cache(self) -> KVCache:
@@ -179,7 +159,6 @@ class Verifier:
                 f"A draft tree of depth {tree.depth} behind {base + 1} tokens; depth {allowed} is "
                 "the most that this target takes there."
             )
-        started = time.perf_counter()
         logits = self._runner.forward(
             self._cache,
             tree.tokens,
@@ -188,14 +167,10 @@ class Verifier:
         )
         choices = self._judge.choices(logits, tree.tokens, tree.parents)
         path, bonus = walk(tree.tokens, tree.parents, choices)
-        decided = time.perf_counter()
         if bonus == UNDECIDED:
             bonus = self._decide_again(tree, base, path)
-            self.effort.again_s += time.perf_counter() - decided
         else:
             self._cache.keep(base, np.concatenate(([base], base + path)))
-        self.effort.rounds += 1
-        self.effort.round_s += decided - started
         self._commit([*tree.tokens[path].tolist(), bonus])
         return path, bonus
 

