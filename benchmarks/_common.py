@@ -5,12 +5,14 @@ spin. Knows no benchmark.
 """
 
 import argparse
+import contextlib
 import json
 import math
 import os
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +20,8 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import autodraft  # noqa: F401
 
+EXIT_FAILED: Final = 1
+EXIT_INTERRUPTED: Final = 130
 WAIT_VARIABLES: Final = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 """What says how long an idle OpenMP thread spins."""
 
@@ -45,6 +49,32 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not at least 1")
     return value
+
+
+@contextlib.contextmanager
+def working_folder(given: Path | None) -> Iterator[Path]:
+    """Within this context, have a folder to work in: the given one, or one that is removed."""
+    if given is not None:
+        yield given.absolute()
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def stopped(name: str, error: BaseException, *, kept: bool) -> int:
+    """Say on standard error why a benchmark has stopped; return its exit code.
+
+    Args:
+        name: The benchmark's.
+        error: What stopped it.
+        kept: Whether a later call can go on in its folder.
+    """
+    if not isinstance(error, KeyboardInterrupt):
+        print(f"{name}: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    said = "The same command goes on." if kept else "Nothing is kept: no --folder."
+    print(f"{name}: interrupted. {said}", file=sys.stderr)
+    return EXIT_INTERRUPTED
 
 
 def machine() -> dict[str, Any]:

@@ -5,7 +5,6 @@ Pure functions from answers to figures. Knows no engine and no file.
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import zip_longest
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from _identity_answers import Answer
@@ -13,8 +12,8 @@ from _identity_padded import PADDED
 from _identity_run import AGAIN, REFERENCE
 from _identity_turns import DTYPES, Way, ways_of
 
-CLOSE: Final = 1e-4
-"""Two logits nearer than this may change places by rounding in float32."""
+from evaluation.equality import CLOSE, parting
+
 CONTROLS: Final = (REFERENCE, AGAIN, PADDED)
 DIGITS: Final = 4
 
@@ -54,13 +53,11 @@ class Difference(NamedTuple):
 
 def difference(reference: Answer, own: Answer) -> Difference | None:
     """Return where an answer parts from the reference; None where it does not."""
-    pairs = zip_longest(reference.output_ids, own.output_ids)
-    for position, (one, other) in enumerate(pairs):
-        if one != other:
-            cut = one is None or other is None
-            gap = None if cut or reference.gaps is None else reference.gaps[position]
-            return Difference(own.turn, own.method, position, gap, cut)
-    return None
+    found = parting(reference.output_ids, own.output_ids)
+    if found is None:
+        return None
+    gap = None if found.cut or reference.gaps is None else reference.gaps[found.position]
+    return Difference(own.turn, own.method, found.position, gap, found.cut)
 
 
 class Tally(NamedTuple):

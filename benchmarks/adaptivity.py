@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import math
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -40,8 +39,6 @@ QUICK_QUESTIONS: Final = 3
 QUICK_TOKENS: Final = 20
 FEWEST_QUESTIONS: Final = 2
 """One question has no interval."""
-EXIT_FAILED: Final = 1
-EXIT_INTERRUPTED: Final = 130
 SHAPES_IN_WORDS: Final = {
     "tuned": "Static methods: shapes tuned on validation questions, for each cs.",
     "default": "Static methods: NOT tuned, each at its default shape (--no-tuning).",
@@ -184,18 +181,10 @@ def main() -> int:
     print(SHAPES_IN_WORDS[settings.shapes])
     print(common.machine_words())
     try:
-        with contextlib.ExitStack() as stack:
-            folder = arguments.folder
-            if folder is None:
-                folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            cells = run(settings, folder.absolute())
-    except (AutodraftError, common.CannotMeasure) as error:
-        print(f"adaptivity: {error}", file=sys.stderr)
-        return EXIT_FAILED
-    except KeyboardInterrupt:
-        kept = "The same command goes on." if arguments.folder else "Nothing is kept: no --folder."
-        print(f"adaptivity: interrupted. {kept}", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        with common.working_folder(arguments.folder) as folder:
+            cells = run(settings, folder)
+    except (AutodraftError, common.CannotMeasure, KeyboardInterrupt) as error:
+        return common.stopped("adaptivity", error, kept=arguments.folder is not None)
     report(cells, shown)
     return 0
 

@@ -7,9 +7,7 @@ where every token comes from a forward of several rows.
 """
 
 import argparse
-import contextlib
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -26,8 +24,6 @@ TURNS: Final = 8
 QUICK_TURNS: Final = 1
 TOKENS: Final = 64
 QUICK_TOKENS: Final = 24
-EXIT_FAILED: Final = 1
-EXIT_INTERRUPTED: Final = 130
 UNKNOWN: Final = "–"
 
 
@@ -180,18 +176,10 @@ def main() -> int:
     print(", ".join(f"{name} {value}" for name, value in shown.items()))
     print(common.machine_words())
     try:
-        with contextlib.ExitStack() as stack:
-            folder = arguments.folder
-            if folder is None:
-                folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            found = run(settings, folder.absolute())
-    except (AutodraftError, common.CannotMeasure) as error:
-        print(f"identity: {error}", file=sys.stderr)
-        return EXIT_FAILED
-    except KeyboardInterrupt:
-        kept = "The same command goes on." if arguments.folder else "Nothing is kept: no --folder."
-        print(f"identity: interrupted. {kept}", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        with common.working_folder(arguments.folder) as folder:
+            found = run(settings, folder)
+    except (AutodraftError, common.CannotMeasure, KeyboardInterrupt) as error:
+        return common.stopped("identity", error, kept=arguments.folder is not None)
     report(found, shown)
     if wrong := faults(found):
         print(
@@ -201,7 +189,7 @@ def main() -> int:
             sep="\n",
             file=sys.stderr,
         )
-        return EXIT_FAILED
+        return common.EXIT_FAILED
     return 0
 
 

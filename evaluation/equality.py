@@ -26,6 +26,31 @@ _TOLD: Final = ("model", "revision", "quantization", "dtype")
 Side: TypeAlias = Literal["A", "B"]
 
 
+class Parting(NamedTuple):
+    """Where two answers part.
+
+    Attributes:
+        position: Index of the first token that differs, from 0.
+        tokens: The token id there in each; None where that answer has ended.
+    """
+
+    position: int
+    tokens: tuple[int | None, int | None]
+
+    @property
+    def cut(self) -> bool:
+        """Whether one answer simply ends where the other goes on, which rounding does not do."""
+        return None in self.tokens
+
+
+def parting(one: Sequence[int], other: Sequence[int]) -> Parting | None:
+    """Return where two answers, by their token ids, part; None where they are equal."""
+    for position, tokens in enumerate(zip_longest(one, other)):
+        if tokens[0] != tokens[1]:
+            return Parting(position, tokens)
+    return None
+
+
 class Place(NamedTuple):
     """Which answer, whatever the method."""
 
@@ -136,7 +161,7 @@ class Difference(NamedTuple):
     @property
     def cut(self) -> bool:
         """Whether one answer simply ends where the other goes on."""
-        return None in self.tokens
+        return Parting(self.position, self.tokens).cut
 
 
 class Missing(NamedTuple):
@@ -366,10 +391,9 @@ def compare_answers(method: str, reference: Answers, own: Answers) -> Comparison
 def _difference(place: Place, before: RequestLine, after: RequestLine) -> Difference | None:
     assert before.record is not None
     assert after.record is not None
-    pairs = zip_longest(before.record.output_ids, after.record.output_ids)
-    for position, (one, other) in enumerate(pairs):
-        if one != other:
-            gaps = before.record.output_gaps or []
-            gap = gaps[position] if position < len(gaps) else None
-            return Difference(place, position, (one, other), gap)
-    return None
+    found = parting(before.record.output_ids, after.record.output_ids)
+    if found is None:
+        return None
+    gaps = before.record.output_gaps or []
+    gap = gaps[found.position] if found.position < len(gaps) else None
+    return Difference(place, *found, gap)

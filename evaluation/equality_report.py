@@ -12,10 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from evaluation.equality import CLOSE, STRICT_DTYPE, Comparison, Difference, Verdict
-from evaluation.whole_tables import print_whole
+from evaluation.whole_tables import UNKNOWN, print_whole, share
 
 MOST_SHOWN: Final = 20
-_UNKNOWN: Final = "–"
 _NO_GAP: Final = "not recorded"
 
 
@@ -116,9 +115,9 @@ def _methods(parts: Sequence[Comparison]) -> Table:
         table.add_row(
             part.method,
             str(part.compared),
-            _share(part.identical_share),
+            share(part.identical_share),
             str(len(part.differences)),
-            _UNKNOWN if median is None else f"{median:g}",
+            UNKNOWN if median is None else f"{median:g}",
             str(len(part.missing)),
             str(len(part.other_prompts)),
         )
@@ -152,7 +151,7 @@ def _control(verdict: Verdict) -> str:
         return verdict.control_note
     return (
         f"{verdict.control_note}: {part.compared} answers compared, "
-        f"{_share(part.identical_share)} identical"
+        f"{share(part.identical_share)} identical"
     )
 
 
@@ -165,8 +164,3 @@ def _form(target: Any) -> str:
     dtype = target.get("dtype") or f"a dtype that is not recorded, taken for {STRICT_DTYPE}"
     quantization = target.get("quantization")
     return dtype if quantization in (None, "none") else f"{dtype}, {quantization}"
-
-
-def _share(value: float | None) -> str:
-    # Rounded down: only a share of all answers may read 100.0%.
-    return _UNKNOWN if value is None else f"{math.floor(value * 1000) / 10:.1f}%"

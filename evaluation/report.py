@@ -3,7 +3,6 @@
 This module computes no figure itself and never touches the engine.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -33,10 +32,9 @@ from evaluation.metrics import (
 from evaluation.plots import draw_tradeoffs
 from evaluation.reliability_plot import draw_reliability
 from evaluation.store import RunStore
-from evaluation.whole_tables import print_whole, width_of
+from evaluation.whole_tables import UNKNOWN, print_whole, share, width_of
 
 PLOTS_FOLDER: Final = "plots"
-_UNKNOWN: Final = "–"
 
 
 class Results(NamedTuple):
@@ -99,12 +97,7 @@ _Cell: TypeAlias = Callable[[SummaryRow], str]
 
 
 def _number(value: float | None, pattern: str = "{:.2f}") -> str:
-    return _UNKNOWN if value is None else pattern.format(value)
-
-
-def _share(value: float | None) -> str:
-    # Rounded down: only a share of all outputs may read 100.0%.
-    return _UNKNOWN if value is None else f"{math.floor(value * 1000) / 10:.1f}%"
+    return UNKNOWN if value is None else pattern.format(value)
 
 
 def _spread(low: float | None, high: float | None) -> str:
@@ -139,7 +132,7 @@ _OBJECTIVE_COLUMN: Final[dict[str, tuple[str, _Cell] | None]] = {
 }
 _LAST_COLUMN: Final[tuple[str, _Cell]] = (
     "identical\noutputs",
-    lambda row: _share(row.identical_share),
+    lambda row: share(row.identical_share),
 )
 _EXACT_COLUMN: Final[tuple[str, _Cell]] = (
     "tokens\nredecided\nper answer",

@@ -1,14 +1,21 @@
-"""Print tables of which nothing is cut: on a narrow terminal the lines break instead.
+"""What tables on the console have in common: nothing of them is cut, and how figures are written.
 
-This module knows no figure.
+On a narrow terminal the lines break instead. This module knows no figure.
 """
 
+import math
 from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 
+UNKNOWN: Final = "–"
 _UNBOUNDED: Final = 10_000  # columns
+
+
+def share(value: float | None) -> str:
+    """Return a share in percent, rounded down: only a share of all may read 100.0%."""
+    return UNKNOWN if value is None else f"{math.floor(value * 1000) / 10:.1f}%"
 
 
 def width_of(console: Console, table: Table) -> int:

@@ -80,9 +80,9 @@ class Sampler:
         self._sampling = sampling
         self._columns: IntArray = np.arange(vocab_size) if columns is None else columns
         self._all = columns is None
-        self._context: list[int] = []
+        self._every: IntArray = np.arange(len(self._columns))
+        self._context = list(prompt)
         self._prompt_tokens = len(prompt)
-        self._context.extend(prompt)
         known = max(vocab_size, int(self._columns[-1]) + 1)
         self._in_prompt = np.zeros(known, dtype=np.bool_)
         self._in_prompt[[token for token in prompt if token < known]] = True
@@ -118,14 +118,14 @@ class Sampler:
         raw = row.copy() if sharpener else row
         self._edit(row, path)
         scores = row.astype(np.float64)
-        places, scale = np.arange(len(row)), 1.0
+        places, columns, scale = self._every, self._columns, 1.0
         if self._sampling.draws:
             scale = self._sampling.temperature
             scores /= scale
             kept = self._kept(scores)
             if kept is not None:
-                scores, places = scores[kept], kept
-            scores += gumbel_noise(self._key(len(path)), self._columns[places])
+                scores, places, columns = scores[kept], kept, columns[kept]
+            scores += gumbel_noise(self._key(len(path)), columns)
         if sharpener:
             self._sharpen(scores, raw, places, sharpener, scale)
         best = int(scores.argmax())
@@ -133,7 +133,7 @@ class Sampler:
         scores[best] = -np.inf
         second = scores.max()  # of a single one, or where no other is allowed: none
         gap = float(highest - second) * scale if np.isfinite(second) else np.inf
-        return Chosen(int(self._columns[places[best]]), gap)
+        return Chosen(int(columns[best]), gap)
 
     def rank(
         self, rows: Logits, paths: Sequence[Sequence[int]], count: int

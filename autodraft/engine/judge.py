@@ -5,6 +5,7 @@ round. With ``exact`` such a token is left undecided while a tree is walked: a f
 token, the kind that plain decoding does, has the last word (DESIGN §4).
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -21,7 +22,6 @@ from autodraft.models.runner import ModelRunner
 from autodraft.records import TokenScore
 
 IntArray = npt.NDArray[np.int64]
-
 
 CHEAP_EPS: Final = 1e-3
 """Numbers this fine or finer leave so few tokens open that to decide them again costs under 3 %.
@@ -63,7 +63,7 @@ class Judge:
         """
         self.redecided = 0
         self._runner = runner
-        self._exact = bool(wish.exact) and runner.rounds_off
+        self._exact = is_exact(bool(wish.exact), runner)
         self._top = wish.top_logprobs
         self._scores: list[TokenScore] = []
         self._sampler: Sampler | None = None
@@ -147,13 +147,12 @@ class _TreeChoices:
 
 def _score(chosen: Chosen, row: npt.NDArray[np.float32], top: int) -> TokenScore:
     """Return how surely a token was chosen from a row of raw logits, [V]."""
-    logs = row.astype(np.float64)
-    highest = logs.max()
-    logs -= highest + np.log(np.exp(logs - highest).sum())
-    best: list[tuple[int, float]] = []
+    highest = row.max()
+    total = float(highest) + math.log(np.exp(row - highest).sum(dtype=np.float64))
+    places: list[int] = []
     if top:
-        last = max(len(logs) - top, 0)
-        places = np.flatnonzero(logs >= np.partition(logs, last)[last])
-        places = places[np.lexsort((places, -logs[places]))][:top]  # of equals the lowest id first
-        best = [(int(place), float(logs[place])) for place in places]
-    return TokenScore(chosen.gap, float(logs[chosen.token]), best)
+        last = max(len(row) - top, 0)
+        found = np.flatnonzero(row >= np.partition(row, last)[last])
+        places = found[np.lexsort((found, -row[found]))][:top].tolist()  # the lowest of equals
+    best = [(place, float(row[place]) - total) for place in places]
+    return TokenScore(chosen.gap, float(row[chosen.token]) - total, best)

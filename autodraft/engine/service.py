@@ -161,11 +161,9 @@ class Conversation:
         return self._session
 
     async def _open(self, request: msg.Open) -> None:
-        self._ready()
-        assert self._models is not None
+        target = self._ready()
         if self._session is not None:
             raise Refusal(msg.ErrorCode.OUT_OF_ORDER, "A session is open already; close it first.")
-        target = self._models.target
         host = SessionHost(
             target=target,
             side=self._side,

@@ -85,7 +85,7 @@ class ModelRunner:
             require_tree_attention(self, model, name)
         if compile:
             self._compiled = CompiledForward(model, self._cache_argument)
-        elif rounds_off(self._dtype):
+        elif rounds_off(self._dtype) and output_ids is None:  # a cut head only drafts
             self._head = SharpHead(model)
 
     @property

@@ -5,6 +5,7 @@ few tokens are multiplied with them once more. Only for models whose logits are 
 one that scales or caps them has no sharper ones here.
 """
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,13 +28,12 @@ class SharpHead:
 
     def __init__(self, model: Any) -> None:
         """Watch the head of a loaded model from now on."""
-        head = model.get_output_embeddings()
+        head = self._head = model.get_output_embeddings()
+        self._model = model
         self.faithful = False
         self._states = torch.empty(0)
-        self._weight: torch.Tensor = _weight_of(model, head)
-        self._bias: torch.Tensor | None = head.bias
         self._output: torch.Tensor | None = None
-        if self._weight.is_floating_point():
+        if isinstance(head, PackedLinear) or head.weight.is_floating_point():
             head.register_forward_hook(self._watch)
 
     def settle(self, logits: torch.Tensor) -> None:
@@ -43,12 +43,18 @@ class SharpHead:
 
     def logits(self, row: int, columns: IntArray) -> FloatArray:
         """Return logits of a row of the last forward, computed in float32, [K]."""
-        chosen = torch.from_numpy(columns).to(self._weight.device)
-        products = self._weight[chosen].float() @ self._states[row].float()
-        if self._bias is not None:
-            products += self._bias[chosen].float()
+        weight, bias = self._weight, self._head.bias
+        chosen = torch.from_numpy(columns).to(weight.device)
+        products = weight[chosen].float() @ self._states[row].float()
+        if bias is not None:
+            products += bias[chosen].float()
         logits: FloatArray = products.cpu().numpy().astype(np.float64)
         return logits
+
+    @cached_property
+    def _weight(self) -> torch.Tensor:
+        """The head's weight, [V, H]; a packed one in its own order again, which takes memory."""
+        return _weight_of(self._model, self._head)
 
     def _watch(
         self, head: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor
