@@ -36,6 +36,18 @@ _USUAL_TOKENS: Final = 128
 """Length of an answer that may have more tokens."""
 
 
+class BlendKnowledge(NamedTuple):
+    """What the requests at one blend learn from each other.
+
+    Attributes:
+        opening: How far its forecasts of how to begin an answer came true.
+        trials: What may be tried.
+    """
+
+    opening: Opening
+    trials: Trials
+
+
 @dataclass
 class PairKnowledge:
     """What all requests of one pair of models over one link know and learn.
@@ -45,8 +57,8 @@ class PairKnowledge:
         calibration: Chances of drafted tokens.
         children: Chances of what was not drafted yet.
         gains: What fixed shapes gain.
-        opening: How far forecasts of how to begin an answer came true.
-        trials: What may be tried, by the blend it is for.
+        opening: How far forecasts of how to begin an answer came true, at all blends.
+        blends: What each blend has learned for itself.
     """
 
     latencies: Latencies
@@ -54,13 +66,19 @@ class PairKnowledge:
     children: ChildForecast
     gains: GainTable
     opening: Opening = field(default_factory=Opening)
-    trials: dict[Phases, Trials] = field(default_factory=dict)
+    blends: dict[Phases, BlendKnowledge] = field(default_factory=dict)
 
     @property
     def confidence(self) -> float:
         """How well the chances are known, 0 … 1."""
         trials = self.calibration.trials
         return trials / (trials + _CONFIDENT_TRIALS)
+
+    def blend(self, phases: Phases) -> BlendKnowledge:
+        """Return what one blend has learned for itself."""
+        if phases not in self.blends:
+            self.blends[phases] = BlendKnowledge(Opening(self.opening), Trials())
+        return self.blends[phases]
 
 
 @dataclass(frozen=True)
@@ -114,7 +132,7 @@ class AdaptivePolicy:
     Attributes:
         limits: Ceilings that hold.
         worth: θ, tracked.
-        opening: What is known of how answers begin.
+        opening: What is known of how answers begin at this blend.
         trials: What may be tried at this blend.
         draft_reliability: How often the draft's own word came true.
         reliability: How often calibrated chances did.
@@ -142,8 +160,7 @@ class AdaptivePolicy:
         self._still = ablation or Ablation()
         self.draft_reliability = Reliability()
         self.reliability = Reliability()
-        self.opening = pair.opening
-        self.trials = pair.trials.setdefault(phases, Trials())
+        self.opening, self.trials = pair.blend(phases)
         self._widths = self._width_options()
         self.start(0, 1)
 

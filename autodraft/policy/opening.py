@@ -18,6 +18,8 @@ _RESERVE: Final = 2.0
 """How much more than its expected loss must be there before a trial: it ends at a round's end."""
 _FORECAST_ANSWERS: Final = 5.0
 """Answers that the forecast counts for."""
+_OTHERS_ANSWERS: Final = 2.0
+"""Answers of one blend that what all blends say counts for."""
 _MEMORY: Final = 0.95
 """What is left of an earlier answer's weight, answer by answer."""
 
@@ -48,15 +50,31 @@ class Trials:
 
 
 class Opening:
-    """Whether an answer begins with rounds: how far forecasts of that came true, for every blend.
+    """Whether an answer begins with rounds: how far forecasts of that came true.
 
     The cost of an answer in parts of its forecast says how texts differ from the survey's, and what
-    adapting and retrieval gain on top of fixed shapes: that is much the same at every blend.
+    adapting and retrieval gain on top of fixed shapes. A blend begins with what the answers of all
+    blends say, and goes by its own the more of them there are: where waiting weighs much, what was
+    copied in the first round and then gave out is soon lost again; where it weighs nothing it is not.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, of_all: "Opening | None" = None) -> None:
+        """Begin with the forecast.
+
+        Args:
+            of_all: Where the answers of every blend are counted; None counts for itself.
+        """
+        self._of_all = of_all
         self._sum = 0.0
         self._answers = 0.0
+
+    @property
+    def _excess(self) -> float:
+        """What answers have cost, in parts of their forecast."""
+        before, weight = 1.0, _FORECAST_ANSWERS
+        if self._of_all is not None:
+            before, weight = self._of_all._excess, _OTHERS_ANSWERS
+        return (self._sum + weight * before) / (self._answers + weight)
 
     def pays(self, forecast: float) -> bool:
         """Tell whether an answer that begins with rounds is expected to cost less.
@@ -68,8 +86,7 @@ class Opening:
 
     def expected(self, forecast: float) -> float:
         """Return what such an answer is expected to cost, in parts of plain decoding."""
-        known = self._sum + _FORECAST_ANSWERS
-        return forecast * known / (self._answers + _FORECAST_ANSWERS)
+        return forecast * self._excess
 
     def learn(self, cost: float, forecast: float) -> None:
         """An answer that began with rounds has ended.
@@ -80,6 +97,8 @@ class Opening:
         """
         self._sum = _MEMORY * self._sum + cost / forecast
         self._answers = _MEMORY * self._answers + 1.0
+        if self._of_all is not None:
+            self._of_all.learn(cost, forecast)
 
 
 def opening_cost(by_text: FloatArray, plain: float, loss: float, tokens: int) -> float:

@@ -330,11 +330,13 @@ def test_an_easy_text_may_be_worth_the_others() -> None:
     assert policy.opening_cost == pytest.approx((1.55 / 6 + handed_over) / 2)
 
 
-def test_blends_share_what_came_true_and_pay_for_their_own_trials() -> None:
+def test_a_blend_pays_for_its_own_trials_and_learns_from_the_others_until_it_knows() -> None:
     pair = pair_of(gains=ONE_TOKEN)
-    assert begun(pair).trials is begun(pair).trials
-    assert begun(pair).trials is not begun(pair, phases=TARGETS_TIME).trials
-    assert begun(pair).opening is begun(pair, phases=TARGETS_TIME).opening
+    mine, others = begun(pair), begun(pair, phases=TARGETS_TIME)
+    assert begun(pair).trials is mine.trials
+    assert mine.trials is not others.trials
+    others.opening.learn(cost=0.4, forecast=1.0)
+    assert mine.opening.expected(1.0) == pytest.approx((5 * 1.0 + 0.4) / 6)
 
 
 # ----------------------------------------------------------------------- predicting, learning

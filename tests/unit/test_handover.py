@@ -150,6 +150,20 @@ def test_answers_correct_the_forecast() -> None:
     assert opening.pays(0.6)  # another link: what is learned is how far forecasts come true
 
 
+def test_a_blend_begins_with_what_all_say_and_goes_by_its_own_answers() -> None:
+    of_all = Opening()
+    fast, cheap = Opening(of_all), Opening(of_all)
+    for _ in range(4):
+        cheap.learn(cost=0.5, forecast=1.0)
+    weight = 1 - 0.95**4  # of four answers, over 1 − 0.95
+    usual = (0.5 * weight / 0.05 + 5) / (weight / 0.05 + 5)
+    assert fast.expected(1.0) == of_all.expected(1.0) == pytest.approx(usual)
+    fast.learn(cost=1.5, forecast=1.0)
+    fast.learn(cost=1.5, forecast=1.0)
+    assert of_all.expected(1.0) < 1.0 < fast.expected(1.0)
+    assert cheap.expected(1.0) < of_all.expected(1.0)
+
+
 def test_an_answer_teaches_what_its_rounds_have_cost() -> None:
     opening = Opening()
     won = HandOver(opening, Trials(), enabled=True)
