@@ -34,12 +34,12 @@ from autodraft.decoding.stopping import StopRules, StopText, answer_limit
 from autodraft.decoding.text import TextStream
 from autodraft.decoding.wish import Wish
 from autodraft.engine.methods import make_method
-from autodraft.engine.pair import describe_pair
 from autodraft.engine.service import TargetService
 from autodraft.engine.session import Request, never
 from autodraft.engine.user import UserSide
 from autodraft.errors import AutodraftError, ConfigError, ContextLengthError
 from autodraft.models.tokenizer import Tokenizer
+from autodraft.policy.pair import describe_pair
 from autodraft.protocol.messages import MAX_STOP_LENGTH, MAX_STOP_STRINGS, stop_strings_fit
 from autodraft.records import GenerationResult
 from autodraft.settings import ensure_token, token_origin

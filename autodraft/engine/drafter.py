@@ -20,6 +20,7 @@ from autodraft.models.kv_cache import KVCache
 from autodraft.models.memory import give_back_memory
 from autodraft.models.runner import ModelRunner
 from autodraft.policy.base import Policy, TreeLimits
+from autodraft.policy.growing import grow
 from autodraft.tree.attention import node_positions
 from autodraft.tree.draft_tree import BoolArray, DraftTree, FloatArray, IntArray
 from autodraft.tree.growth import TreeGrowth
@@ -245,12 +246,13 @@ class Drafter:
         policy.begin(len(context), _NOTHING if found is None else path_log_probs(found))
         # Beyond the draft model's own context there is nothing to draft with but retrieval.
         room = min(max_depth, self._runner.max_context - len(context))
-        levels, width = self._grow(growth, context, policy, room) if room >= 1 else (None, 0)
+        proposer = _ModelProposer(self, context, policy.limits)
+        width = grow(growth, policy, proposer, room)
         if found is not None:
             growth.graft(found.parents, found.tokens, found.log_probs)
         draft = cut_tree(growth, policy, node_budget, width)
-        if levels is not None:
-            self._tree_slots = levels.slots(draft.kept)
+        if proposer.levels is not None:
+            self._tree_slots = proposer.levels.slots(draft.kept)
         return draft
 
     def commit(self, path: IntArray) -> None:
@@ -270,24 +272,7 @@ class Drafter:
         assert self._cache is not None, "start() comes first"
         return self._cache
 
-    def _grow(
-        self, growth: TreeGrowth, context: Sequence[int], policy: Policy, max_depth: int
-    ) -> tuple[_Levels | None, int]:
-        levels, widest = None, 0
-        while growth.depth < max_depth:
-            nodes = growth.frontier(min(policy.width(growth), policy.limits.width))
-            if len(nodes) == 0:
-                break
-            if levels is None:  # a policy that drafts nothing pays no forward
-                levels, logits = self._plant(context, policy.limits)
-            else:
-                logits = self._expand(growth, nodes, levels)
-            tokens, log_probs = self._candidates(logits, growth, nodes, policy.limits.most_children)
-            growth.add_level(nodes, tokens, policy.value(growth, nodes, tokens, log_probs))
-            widest = max(widest, len(nodes))
-        return levels, widest
-
-    def _candidates(
+    def candidates(
         self, logits: torch.Tensor, growth: TreeGrowth, nodes: IntArray, count: int
     ) -> tuple[IntArray, FloatArray]:
         """Return the best guesses behind nodes and the logs of their probabilities, [W, K] each."""
@@ -300,7 +285,7 @@ class Drafter:
         self._sampler.append(self._context[self._sampler.context_tokens :])
         return self._sampler.rank(rows, [growth.path(node) for node in nodes.tolist()], count)
 
-    def _plant(self, context: Sequence[int], limits: TreeLimits) -> tuple[_Levels, torch.Tensor]:
+    def plant(self, context: Sequence[int], limits: TreeLimits) -> tuple[_Levels, torch.Tensor]:
         """Catch up with the context; return room for a tree, and the logits behind its root."""
         cache = self._active_cache
         logits = self._runner.prefill(cache, self._readable(context[cache.length :]))
@@ -312,7 +297,29 @@ class Drafter:
         last = self._runner.vocab_size - 1
         return [min(token, last) for token in tokens]
 
-    def _expand(self, growth: TreeGrowth, nodes: IntArray, levels: _Levels) -> torch.Tensor:
+    def expand(self, growth: TreeGrowth, nodes: IntArray, levels: _Levels) -> torch.Tensor:
         visible = levels.add(nodes, growth.parents[nodes])
         positions = node_positions(growth.depths[nodes], self._root_slot)
         return self._runner.forward(self._active_cache, growth.tokens[nodes], positions, visible)
+
+
+class _ModelProposer:
+    """Proposes what the draft model says: one forward a level.
+
+    Attributes:
+        levels: Where the nodes of this growth stand in the cache; None before the first forward.
+    """
+
+    def __init__(self, drafter: Drafter, context: Sequence[int], limits: TreeLimits) -> None:
+        self._drafter = drafter
+        self._context = context
+        self._limits = limits
+        self.levels: _Levels | None = None
+
+    def propose(self, growth: TreeGrowth, nodes: IntArray) -> tuple[IntArray, FloatArray]:
+        """Return the draft model's candidates; a policy that drafts nothing pays no forward."""
+        if self.levels is None:
+            self.levels, logits = self._drafter.plant(self._context, self._limits)
+        else:
+            logits = self._drafter.expand(growth, nodes, self.levels)
+        return self._drafter.candidates(logits, growth, nodes, self._limits.most_children)

@@ -11,12 +11,12 @@ from autodraft.engine.adaptive import Adaptive
 from autodraft.engine.drafter import Drafter, DraftSource, Guessing
 from autodraft.engine.kept import Kept
 from autodraft.engine.lookup import LookupDrafter
-from autodraft.engine.pair import Pair
 from autodraft.engine.rounds import Rounds
 from autodraft.engine.session import Method, Speculative
 from autodraft.engine.streamed import Colocated, ServerOnly
 from autodraft.models.runner import ModelRunner
 from autodraft.policy import POLICIES, Policy, TreeLimits
+from autodraft.policy.pair import Pair
 
 
 @dataclass

@@ -16,7 +16,6 @@ from autodraft.cost import Powers
 from autodraft.engine.drafter import Drafter
 from autodraft.engine.energy import MachineMeter, machine_meter
 from autodraft.engine.methods import DraftSide
-from autodraft.engine.pair import Pair, Tables, money_of
 from autodraft.engine.profiler import draft_table, measure_link, target_key, target_table
 from autodraft.engine.remote import RemoteTarget, TargetWish
 from autodraft.engine.rounds import Meters
@@ -31,6 +30,7 @@ from autodraft.models.tokenizer import (
     require_compatible,
     unknown_to_target,
 )
+from autodraft.policy.pair import Pair, Tables, money_of
 from autodraft.profiling.link import LinkEstimate
 from autodraft.profiling.prompts import PROMPTS
 from autodraft.profiling.store import FOLDER
@@ -262,7 +262,7 @@ class UserSide:
         tables = Tables(draft, target_table(target, folder, nodes, calls, **how))
         found = stored_survey(folder, key, lambda: self._survey(target), **how)
         money = money_of(self._config.objective, self._powers(target, found.powers))
-        return Pair(tables, found, link, money, fixed=tree.disable_online_profile_update)
+        return Pair(tables, found.prior, link, money, fixed=tree.disable_online_profile_update)
 
     def _survey(self, target: RemoteTarget) -> Survey:
         assert self._draft is not None

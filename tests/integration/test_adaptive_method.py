@@ -13,13 +13,12 @@ import pytest
 from autodraft import Autodraft
 from autodraft.config import ExperimentConfig, MethodSpec, ModelsConfig, RuntimeConfig
 from autodraft.cost import Powers, Prices
-from autodraft.engine.pair import Money, Pair, Tables
-from autodraft.engine.survey import MeasuredPowers, Survey
 from autodraft.policy.adaptive import AdaptivePolicy
 from autodraft.policy.base import Outcome
 from autodraft.policy.calibration import Calibration
 from autodraft.policy.forecast import ChildForecast
 from autodraft.policy.opening import Trials
+from autodraft.policy.pair import Money, Pair, Tables
 from autodraft.policy.survey import PairPrior
 from autodraft.profiling.link import LinkEstimate
 from autodraft.profiling.tables import LatencyTable
@@ -75,8 +74,7 @@ def knows(engine: Autodraft, *, draft_s: float, gain: float, rtt_s: float = 0.0)
         ease=np.ones(1),
         rounds=1,
     )
-    found = Survey(prior, MeasuredPowers(None, None, None))
-    pair = Pair(tables, found, LinkEstimate(rtt_s), Money(PRICES, "busy", POWERS), fixed=True)
+    pair = Pair(tables, prior, LinkEstimate(rtt_s), Money(PRICES, "busy", POWERS), fixed=True)
     engine._user.side.pair = pair
     return pair
 

@@ -14,12 +14,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from autodraft.cost import Powers, Prices
-from autodraft.engine.pair import Money, Pair, Tables
 from autodraft.engine.session import Request
-from autodraft.engine.survey import MeasuredPowers, Survey
 from autodraft.policy.adaptive import AdaptivePolicy
 from autodraft.policy.calibration import Calibration
 from autodraft.policy.forecast import ChildForecast
+from autodraft.policy.pair import Money, Pair, Tables
 from autodraft.policy.survey import PairPrior
 from autodraft.profiling.link import LinkEstimate
 from autodraft.profiling.tables import LatencyTable
@@ -142,8 +141,7 @@ def pair_over(rtt_s: float) -> Pair:
         downlink_usd_per_gb=0.1,
     )
     powers = Powers(draft_watts=65, draft_idle_watts=15, target_watts=65, target_idle_watts=15)
-    found = Survey(prior, MeasuredPowers(None, None, None))
-    return Pair(tables, found, LinkEstimate(rtt_s), Money(prices, "busy", powers), fixed=True)
+    return Pair(tables, prior, LinkEstimate(rtt_s), Money(prices, "busy", powers), fixed=True)
 
 
 _ADAPTIVE = specs(

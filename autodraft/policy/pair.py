@@ -10,12 +10,11 @@ from typing import Final, NamedTuple
 from autodraft.config import MethodSpec, ObjectiveConfig
 from autodraft.cost import SECONDS, Phases, Powers, Prices, blend, phase_units
 from autodraft.decoding.sampling import GREEDY
-from autodraft.engine.survey import Survey
 from autodraft.errors import ConfigError
-from autodraft.policy import TreeLimits
 from autodraft.policy.adaptive import Ablation, AdaptivePolicy, PairKnowledge
+from autodraft.policy.base import TreeLimits
 from autodraft.policy.costs import Latencies, RoundCosts, Shapes
-from autodraft.policy.survey import DEPTH, WIDTHS
+from autodraft.policy.survey import DEPTH, WIDTHS, PairPrior
 from autodraft.profiling.correction import CorrectedTable
 from autodraft.profiling.link import LinkEstimate
 from autodraft.profiling.tables import CONTEXTS, LatencyTable
@@ -78,7 +77,7 @@ class Pair:
     def __init__(
         self,
         tables: Tables,
-        found: Survey,
+        prior: PairPrior,
         link: LinkEstimate,
         money: Money,
         *,
@@ -88,12 +87,12 @@ class Pair:
 
         Args:
             tables: Latencies of both sides.
-            found: What a survey found.
+            prior: What a survey found.
             link: The link, as it was measured.
             money: What is paid.
             fixed: Leave the tables as they were measured.
         """
-        self._prior = found.prior
+        self._prior = prior
         self._latencies = Latencies(
             CorrectedTable(tables.draft, fixed=fixed),
             CorrectedTable(tables.target, fixed=fixed),
