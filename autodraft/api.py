@@ -40,6 +40,7 @@ from autodraft.engine.user import UserSide
 from autodraft.errors import AutodraftError, ConfigError, ContextLengthError
 from autodraft.models.tokenizer import Tokenizer
 from autodraft.policy.pair import describe_pair
+from autodraft.profiling.traces import Trace
 from autodraft.protocol.messages import MAX_STOP_LENGTH, MAX_STOP_STRINGS, stop_strings_fit
 from autodraft.records import GenerationResult
 from autodraft.settings import ensure_token, token_origin
@@ -289,6 +290,20 @@ class Autodraft:
             yield piece
         if on_end is not None:
             on_end(_result("".join(pieces), request))
+
+    def trace(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> Trace:
+        """Return what the draft model would have said at each place of an answer, greedily.
+
+        Args:
+            prompt_ids: Token ids of the prompt.
+            output_ids: Those of the answer, for example ``GenerationResult.token_ids``.
+
+        Raises:
+            ValueError: If one is empty, or the prompt alone fills the draft model's context.
+            ModelLoadError: If the draft model cannot be loaded.
+            LinkError: If the server cannot be reached or refuses.
+        """
+        return self._user.trace(prompt_ids, output_ids)
 
     def describe(self) -> dict[str, Any]:
         """Return models, devices, energy meters and versions of both sides, for a manifest.

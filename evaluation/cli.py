@@ -1,4 +1,4 @@
-"""The harness's command line: ``python -m evaluation run CONFIG``, ``tune`` and ``equality``.
+"""The command line: ``python -m evaluation run CONFIG``, ``tune``, ``equality`` and ``simulate``.
 
 Exit codes: 0 all requests finished, 1 a request or the run failed, 2 the command line or the
 configuration is wrong, 130 interrupted by Ctrl-C or SIGTERM; of ``equality``: 0 equal as far as
@@ -11,6 +11,7 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -23,6 +24,7 @@ from autodraft import settings
 from autodraft.config import ExperimentConfig
 from autodraft.config_io import LoadedConfig, dump_yaml, load_config
 from autodraft.errors import AutodraftError, ConfigError, StoreError
+from autodraft.simulate import load_devices, read_traces, scaled
 from evaluation.datasets import Locations, describe_source, overlaps
 from evaluation.dry_run import print_dry_run
 from evaluation.equality import compare_runs, read_run
@@ -38,8 +40,15 @@ from evaluation.experiment import (
 from evaluation.interrupts import Interrupts
 from evaluation.manifest import continued_manifest, new_manifest
 from evaluation.plan import Plan, Questions, load_questions, make_plan, require_methods
+from evaluation.report import print_results
 from evaluation.resume import Wish, choose_run, resolved_text
 from evaluation.roles import Engine
+from evaluation.simulation import (
+    SIMULATED_SUFFIX,
+    Simulation,
+    choose_traces,
+    write_simulation,
+)
 from evaluation.store import RESOLVED_FILE, RunStore, make_run_id
 from evaluation.tune import (
     load_validation,
@@ -105,7 +114,45 @@ def _parser() -> argparse.ArgumentParser:
         _add_options(command)
         command.set_defaults(start=start)
     _add_equality(commands.add_parser)
+    _add_simulate(commands.add_parser)
     return parser
+
+
+def _add_simulate(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    parser = add_parser(
+        "simulate",
+        help="run a configuration's methods over traces and latency tables",
+        description="Run the methods of a configuration over recorded traces and latency tables: "
+        "no model, no server. Prints what is assumed, then the tables of a run.",
+        allow_abbrev=False,
+    )
+    _add_config(parser)
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        type=Path,
+        required=True,
+        help="trace.jsonl of a run with run.SAVE_TRACE=1",
+    )
+    parser.add_argument(
+        "--tables",
+        metavar="FILE",
+        type=Path,
+        required=True,
+        help="latency tables: of `autodraft profile --export`, of gpu_check.sh, or by hand",
+    )
+    for side, name in (("draft", "draft steps"), ("target", "target forwards")):
+        parser.add_argument(
+            f"--{side}-factor",
+            metavar="X",
+            type=_rate,
+            default=1.0,
+            help=f"take {name} to last X times as long as in the tables (default: %(default)g)",
+        )
+    parser.add_argument(
+        "--jobs", metavar="N", type=_positive, help="processes (default: one for each core)"
+    )
+    parser.set_defaults(start=_simulate, dry_run=False)
 
 
 def _add_equality(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
@@ -124,7 +171,7 @@ def _add_equality(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     parser.set_defaults(start=_equality)
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
+def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", metavar="CONFIG", type=Path, help="an XML or YAML experiment")
     parser.add_argument(
         "--limit",
@@ -147,6 +194,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         default=_RESULTS,
         help="folder of all results (default: results/ of the repository)",
     )
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    _add_config(parser)
     earlier = parser.add_mutually_exclusive_group()
     earlier.add_argument(
         "--resume",
@@ -318,6 +369,32 @@ def _equality(arguments: argparse.Namespace, _argv: Sequence[str], _make: Engine
     for fault in first_faults(faults, arguments.all):
         print_error(consoles.err, fault)
     return EXIT_FAILED if faults else 0
+
+
+def _simulate(arguments: argparse.Namespace, argv: Sequence[str], _make: EngineFactory) -> int:
+    consoles = _consoles()
+    loaded = load_config(arguments.config, _overrides(arguments))
+    devices = load_devices(arguments.tables)
+    simulation = Simulation(
+        loaded.config,
+        choose_traces(loaded.config, read_traces(arguments.trace)),
+        scaled(devices, arguments.draft_factor, arguments.target_factor),
+    )
+    _warn(consoles.err, (*loaded.warnings, *loaded.config.notes()))
+    consoles.out.print("Simulated. What it rests on:")
+    for assumption in simulation.assumptions:
+        consoles.out.print(f"  - {assumption}", soft_wrap=True)
+    started = time.perf_counter()
+    lines = simulation.run(arguments.jobs)
+    seconds = time.perf_counter() - started
+    rounds = sum(len(of_one) for _, of_one in lines)
+    folder = arguments.output.absolute() / f"{loaded.source.stem}{SIMULATED_SUFFIX}"
+    store = _create_store(loaded, folder)
+    with store.locked():
+        results = write_simulation(store, simulation, lines, argv)
+    print_results(consoles.out, results, store.folder)
+    consoles.err.print(f"{rounds} rounds in {seconds:.1f} s, {rounds / seconds:.0f} a second")
+    return 0
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -22,6 +22,7 @@ from evaluation.report import Results, energy_methods, print_results, write_resu
 from evaluation.roles import Engine, Surroundings
 from evaluation.runner import run_plan
 from evaluation.store import RunStore
+from evaluation.traces import RunTraces
 
 EXIT_FAILED: Final = 1
 
@@ -122,7 +123,7 @@ class Experiment:
         sink = _WholeLines(self.store, self.interrupts)
         try:
             with show_progress(self.consoles.err, left) as progress:
-                around = Surroundings(sink, progress, watch, done)
+                around = Surroundings(sink, progress, watch, done, tracer=self._tracer())
                 stopped_by = run_plan(engine, self.plan, self.questions, around)
         except BaseException as error:  # Ctrl-C, a full disk, a fault of ours: keep what is there
             interrupted = isinstance(error, KeyboardInterrupt)
@@ -130,6 +131,11 @@ class Experiment:
             raise
         results = self._end("stopped" if stopped_by else "finished")
         return self._exit_code(results, stopped_by)
+
+    def _tracer(self) -> RunTraces | None:
+        if not self.plan.config.run.save_trace:
+            return None
+        return RunTraces(self.store, self.interrupts)
 
     def _connect(self, engine: Engine) -> None:
         try:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from autodraft import Sampling
 from autodraft.config import MethodSpec, NetworkSetting
 from autodraft.records import GenerationResult, RoundRecord
+from autodraft.simulate import Trace
 from evaluation.lines import Case, RequestLine
 
 
@@ -54,6 +55,10 @@ class Engine(Protocol):
         reuse_prefix: bool,
     ) -> GenerationResult:
         """Answer a prompt."""
+        ...
+
+    def trace(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> Trace:
+        """Return what the draft would have said at each place of an answer."""
         ...
 
     def close(self) -> None:
@@ -101,6 +106,18 @@ class Watch(Protocol):
         ...
 
 
+class Tracer(Protocol):
+    """Who keeps traces of the reference method's answers."""
+
+    def wants(self, case: Case) -> bool:
+        """Return whether an answer's trace is still to be made."""
+        ...
+
+    def keep(self, case: Case, trace: Trace) -> None:
+        """Keep the trace of an answer."""
+        ...
+
+
 @dataclass(frozen=True)
 class Surroundings:
     """What a run reports to.
@@ -111,6 +128,7 @@ class Surroundings:
         watch: Looks at the link.
         done: Lines of requests that were answered earlier; these are not asked again.
         sleep: Waits so many seconds.
+        tracer: Keeps traces; None makes none.
     """
 
     sink: Sink
@@ -118,3 +136,4 @@ class Surroundings:
     watch: Watch
     done: Mapping[Case, RequestLine] = field(default_factory=dict)
     sleep: Callable[[float], None] = time.sleep
+    tracer: Tracer | None = None

@@ -165,7 +165,16 @@ class _Asker:
             if spec.label not in lines:
                 wanted = _Wanted(cases[spec.label], spec, prompt, question.stop, sampling)
                 lines[spec.label] = self._request(wanted)
-        return lines[condition.reference].text
+        reference = lines[condition.reference]
+        self._trace(reference, prompt)
+        return reference.text
+
+    def _trace(self, line: RequestLine, prompt: _Prompt) -> None:
+        """Have an answer traced, between requests, where its trace is wanted."""
+        tracer = self._around.tracer
+        if tracer is not None and line.record is not None and tracer.wants(line.case):
+            trace = self._engine.trace(prompt.ids(), line.record.output_ids)
+            tracer.keep(line.case, trace)
 
     def _encode(self, question: Question, messages: Sequence[Mapping[str, str]]) -> list[int]:
         if question.form == "completion":

@@ -33,6 +33,7 @@ from evaluation.lines import (
 
 REQUESTS_FILE: Final = "requests.jsonl"
 ROUNDS_FILE: Final = "rounds.jsonl"
+TRACE_FILE: Final = "trace.jsonl"
 MANIFEST_FILE: Final = "manifest.json"
 RESOLVED_FILE: Final = "config.resolved.yaml"
 _LOCK_FILE: Final = ".lock"
@@ -84,6 +85,13 @@ def _read_lines(path: Path) -> tuple[list[bytes], bytes]:
     except OSError as error:
         raise StoreError(f"{path} cannot be read ({error.strerror}).") from error
     return whole, rest
+
+
+def _drop_cut_off(path: Path) -> None:
+    """Remove a last line that a killed process wrote half of."""
+    whole, cut_off = _read_lines(path)
+    if cut_off:
+        write_atomic(path, b"".join(line + b"\n" for line in whole))
 
 
 def hash_config(resolved_config: str) -> str:
@@ -171,9 +179,9 @@ class RunStore:
         for name in (REQUESTS_FILE, ROUNDS_FILE):
             _append(self.folder / name, b"")  # killed before they were made
         requests, rounds = self.folder / REQUESTS_FILE, self.folder / ROUNDS_FILE
-        whole, cut_off = _read_lines(requests)
-        if cut_off:
-            write_atomic(requests, b"".join(line + b"\n" for line in whole))
+        if (traces := self.folder / TRACE_FILE).exists():
+            _drop_cut_off(traces)
+        _drop_cut_off(requests)
         answered = {line.case for line in self.read_requests() if line.status == "ok"}
         whole, cut_off = _read_lines(rounds)
         kept = [
@@ -195,6 +203,14 @@ class RunStore:
         if rounds:
             _append(self.folder / ROUNDS_FILE, encode_rounds(self.run_id, line.case, rounds))
         _append(self.folder / REQUESTS_FILE, encode_request(self.run_id, line))
+
+    def append_trace(self, line: bytes) -> None:
+        """Put one line of the trace on disk.
+
+        Raises:
+            StoreError: If it cannot be written.
+        """
+        _append(self.folder / TRACE_FILE, line)
 
     def read_requests(self) -> list[RequestLine]:
         """Read back all request lines; a last line cut off by a crash is left out.

@@ -380,4 +380,13 @@ class RunConfig(Block):
             unit="attempts",
         ),
     ] = 5
+    save_trace: Annotated[
+        bool,
+        knob(
+            "SAVE_TRACE",
+            _SWITCH,
+            "Write `trace.jsonl`: the draft's 16 best candidates at every place of the reference "
+            "method's answers, for the simulator.",
+        ),
+    ] = False
     dry_run: Annotated[bool, knob("DRY_RUN", _SWITCH, "Show the plan and stop.")] = False

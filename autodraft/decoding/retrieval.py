@@ -161,6 +161,15 @@ class Continuations:
     parents: IntArray
     log_probs: FloatArray
 
+    @property
+    def path_log_probs(self) -> FloatArray:
+        """Log probability of the path to each node, [M]."""
+        paths = self.log_probs.tolist()
+        for node, parent in enumerate(self.parents.tolist()):
+            if parent != ROOT:
+                paths[node] += paths[parent]
+        return np.array(paths, dtype=np.float64)
+
 
 class _Node(NamedTuple):
     """A node of the trie, and the cell of the table that it is a trial of."""

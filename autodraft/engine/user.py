@@ -5,6 +5,7 @@ set to other conditions. Requests are made elsewhere.
 """
 
 import platform
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -20,6 +21,7 @@ from autodraft.engine.profiler import draft_table, measure_link, target_key, tar
 from autodraft.engine.remote import RemoteTarget, TargetWish
 from autodraft.engine.rounds import Meters
 from autodraft.engine.survey import MeasuredPowers, Survey, stored_survey, survey
+from autodraft.engine.tracing import trace_answer
 from autodraft.errors import TokenizerMismatch
 from autodraft.meters import ModelledMeter
 from autodraft.models.hardware import device_label, torch_threads
@@ -34,6 +36,7 @@ from autodraft.policy.pair import Pair, Tables, money_of
 from autodraft.profiling.link import LinkEstimate
 from autodraft.profiling.prompts import PROMPTS
 from autodraft.profiling.store import FOLDER
+from autodraft.profiling.traces import Trace
 from autodraft.protocol.messages import DraftWish, Welcome
 from autodraft.settings import client_token, data_dir
 from autodraft.transport.client import Link
@@ -121,6 +124,20 @@ class UserSide:
             self._pairs.clear()
             self.side.pair = self._paired(target, refresh)
         return self.side.pair
+
+    def trace(self, prompt: Sequence[int], output: Sequence[int]) -> Trace:
+        """Connect, and return what the draft model says of an answer; raises as ``connect`` does.
+
+        Raises:
+            ValueError: As ``trace_answer``.
+        """
+        target = self.connect()
+        if self.side.runner is None:
+            self._load_draft(target.welcome)
+        assert self.side.runner is not None
+        trace = trace_answer(self.side.runner, self.side.excluded, prompt, output)
+        draft = self._config.models.draft_model_path
+        return msgspec.structs.replace(trace, target=target.welcome.model, draft=draft)
 
     @property
     def tokenizer(self) -> Tokenizer:

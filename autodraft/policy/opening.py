@@ -54,8 +54,8 @@ class Opening:
 
     The cost of an answer in parts of its forecast says how texts differ from the survey's, and what
     adapting and retrieval gain on top of fixed shapes. A blend begins with what the answers of all
-    blends say, and goes by its own the more of them there are: where waiting weighs much, what was
-    copied in the first round and then gave out is soon lost again; where it weighs nothing it is not.
+    blends say, and goes by its own the more of them there are: what the first round copied from the
+    prompt is soon lost again where waiting weighs much, and is not where it weighs nothing.
     """
 
     def __init__(self, of_all: "Opening | None" = None) -> None:
