@@ -13,10 +13,10 @@ from typing import Any, Final, TypeAlias
 
 import _common as common
 
-from autodraft.cost import Prices, objective_units, sum_quantities
+from autodraft.cost import Prices, objective_units, quantities_of, sum_quantities
 from autodraft.records import RequestRecord, RoundRecord
 from evaluation.lines import Case, RequestLine
-from evaluation.metrics import REFERENCE_METHOD, SummaryRow, quantities_of, summarise
+from evaluation.metrics import REFERENCE_METHOD, SummaryRow, summarise
 from evaluation.metrics.figures import question_rank
 from evaluation.statistics import Estimate, Ratio, estimate
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from autodraft.config import ExperimentConfig, MethodSpec, NetworkSetting
-from autodraft.cost import OBJECTIVE_UNITS, per_million_tokens, sum_quantities
+from autodraft.cost import OBJECTIVE_UNITS, per_million_tokens, quantities_of, sum_quantities
 from autodraft.errors import DataError
 from autodraft.records import RequestRecord
 from evaluation.candidates import candidates, tuned_methods
@@ -25,7 +25,7 @@ from evaluation.datasets import Locations, Question, first_questions
 from evaluation.estimate import Rates, basis, target_cost_usd, warm_up_turns
 from evaluation.experiment import EXIT_FAILED, EngineFactory, Experiment, print_error
 from evaluation.lines import Case, RequestLine
-from evaluation.metrics import REFERENCE_METHOD, quantities_of
+from evaluation.metrics import REFERENCE_METHOD
 from evaluation.plan import Condition, Draw, Plan, Questions
 from evaluation.progress import format_duration
 from evaluation.tuning import (

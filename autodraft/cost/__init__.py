@@ -14,6 +14,8 @@ from autodraft.cost.objective import (
     per_token,
     sum_quantities,
 )
+from autodraft.cost.tradeoff import CurvePoint, Timed, curve_point
+from autodraft.cost.usage import quantities_of, takes_part
 
 __all__ = [
     "BILLINGS",
@@ -21,15 +23,20 @@ __all__ = [
     "OBJECTIVE_UNITS",
     "SECONDS",
     "CostBreakdown",
+    "CurvePoint",
     "Phases",
     "Powers",
     "Prices",
     "Quantities",
+    "Timed",
     "blend",
     "cost_of",
+    "curve_point",
     "objective_units",
     "per_million_tokens",
     "per_token",
     "phase_units",
+    "quantities_of",
     "sum_quantities",
+    "takes_part",
 ]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from autodraft.decoding.stopping import StopRules, answer_limit
@@ -20,6 +21,7 @@ from autodraft.engine.session import Request, Speculative
 from autodraft.errors import ProfileError
 from autodraft.policy.survey import PairPrior, SurveyPolicy
 from autodraft.profiling.store import profile_path, read_profile, write_profile
+from autodraft.profiling.traces import Trace
 from autodraft.records import RequestRecord
 
 PAIR: Final = "pair"
@@ -29,6 +31,7 @@ LONGEST_S: Final = 30.0
 ANSWER_TOKENS: Final = 48
 
 Prompts = Iterable[Sequence[int]]
+Traced = Callable[[Sequence[int], Sequence[int]], Trace]
 
 
 class MeasuredPowers(NamedTuple):
@@ -51,10 +54,12 @@ class Survey(NamedTuple):
     Attributes:
         prior: Of its trees.
         powers: Of its machines.
+        traces: Of the answers that it rests on.
     """
 
     prior: PairPrior
     powers: MeasuredPowers
+    traces: tuple[Trace, ...]
 
 
 def survey(
@@ -63,6 +68,7 @@ def survey(
     prompts: Prompts,
     meters: Meters,
     draft_idle_watts: float | None,
+    traced: Traced,
 ) -> Survey:
     """Answer prompts with wide and deep trees, until there is no more or the time is over.
 
@@ -72,6 +78,7 @@ def survey(
         prompts: Token ids of each.
         meters: Of both sides.
         draft_idle_watts: What the user's device draws idle, in W.
+        traced: Traces an answer; prompt and answer are its arguments.
 
     Raises:
         ProfileError: If no prompt fits the target's context, or all answers end at once.
@@ -79,7 +86,7 @@ def survey(
     """
     welcome = target.welcome
     policy = SurveyPolicy(welcome.max_nodes, welcome.max_depth)
-    until, records = time.perf_counter() + LONGEST_S, []
+    until, records, traces = time.perf_counter() + LONGEST_S, [], []
     for prompt in prompts:
         limit = answer_limit(ANSWER_TOKENS, len(prompt), welcome.max_context)
         if limit < 1:
@@ -91,6 +98,7 @@ def survey(
         for _ in request:
             pass
         records.append(request.record)
+        traces.append(traced(prompt, request.record.output_ids))
         if time.perf_counter() > until:
             break
     if not policy.rounds:
@@ -98,7 +106,7 @@ def survey(
             f"Nothing can be learned of this pair: {welcome.model} answers none of the prompts of "
             "the survey with more than a token. Is it a chat model, and its context long enough?"
         )
-    return Survey(policy.prior(), _powers(records, draft_idle_watts))
+    return Survey(policy.prior(), _powers(records, draft_idle_watts), tuple(traces))
 
 
 def _powers(records: Sequence[RequestRecord], draft_idle_watts: float | None) -> MeasuredPowers:
@@ -155,7 +163,12 @@ def stored_survey(
         )
     found = measure()
     prior = {name: _plain(value) for name, value in vars(found.prior).items()}
-    write_profile(folder, PAIR, key, {"prior": prior, "powers": found.powers._asdict()})
+    content = {
+        "prior": prior,
+        "powers": found.powers._asdict(),
+        "traces": [msgspec.structs.asdict(trace) for trace in found.traces],
+    }
+    write_profile(folder, PAIR, key, content)
     return found
 
 
@@ -176,7 +189,8 @@ def _read(content: dict[str, Any], path: Path) -> Survey:
             rounds=int(stored["rounds"]),
         )
         prior.knowledge()  # checks the shapes
-        return Survey(prior, MeasuredPowers(**content["powers"]))
+        traces = msgspec.convert(content["traces"], tuple[Trace, ...])
+        return Survey(prior, MeasuredPowers(**content["powers"]), traces)
     except (KeyError, TypeError, ValueError) as error:
         raise ProfileError(
             f"The profile {path} is damaged ({error}). Delete the file, or measure again: "

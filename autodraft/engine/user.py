@@ -6,8 +6,9 @@ set to other conditions. Requests are made elsewhere.
 
 import platform
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -32,7 +33,7 @@ from autodraft.models.tokenizer import (
     require_compatible,
     unknown_to_target,
 )
-from autodraft.policy.pair import Pair, Tables, money_of
+from autodraft.policy.pair import Money, Pair, Tables, money_of
 from autodraft.profiling.link import LinkEstimate
 from autodraft.profiling.prompts import PROMPTS
 from autodraft.profiling.store import FOLDER
@@ -43,6 +44,24 @@ from autodraft.transport.client import Link
 from autodraft.transport.shaping import LinkShape
 
 _NOT_DESCRIBED = {"added_tokens", "eos_ids"}
+
+
+class Known(NamedTuple):
+    """What was found out of a draft here and a target there.
+
+    Attributes:
+        key: What it holds for, in words.
+        pair: What its requests share.
+        tables: Latencies of both sides, as they were measured.
+        money: What is paid.
+        survey: Of its answers.
+    """
+
+    key: str
+    pair: Pair
+    tables: Tables
+    money: Money
+    survey: Survey
 
 
 class UserSide:
@@ -65,7 +84,7 @@ class UserSide:
         self._draft: LoadedModel | None = None
         self._tokenizer: Tokenizer | None = None
         self._meter: MachineMeter | None = None
-        self._pairs: dict[str, Pair] = {}
+        self._known: dict[str, Known] = {}
 
     def connect(self) -> RemoteTarget:
         """Load what is not loaded yet, connect and shake hands, where that is not done.
@@ -121,9 +140,14 @@ class UserSide:
         if self.side.runner is None:
             self._load_draft(target.welcome)
         if refresh or self.side.pair is None:
-            self._pairs.clear()
+            self._known.clear()
             self.side.pair = self._paired(target, refresh)
         return self.side.pair
+
+    @property
+    def known(self) -> Known:
+        """What is known of the present pair; ``profile`` has found it out."""
+        return next(known for known in self._known.values() if known.pair is self.side.pair)
 
     def trace(self, prompt: Sequence[int], output: Sequence[int]) -> Trace:
         """Connect, and return what the draft model says of an answer; raises as ``connect`` does.
@@ -134,10 +158,7 @@ class UserSide:
         target = self.connect()
         if self.side.runner is None:
             self._load_draft(target.welcome)
-        assert self.side.runner is not None
-        trace = trace_answer(self.side.runner, self.side.excluded, prompt, output)
-        draft = self._config.models.draft_model_path
-        return msgspec.structs.replace(trace, target=target.welcome.model, draft=draft)
+        return self._traced(target, prompt, output)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -263,13 +284,15 @@ class UserSide:
         assert self._draft is not None
         link = measure_link(target)
         key = f"{self._draft.profile_key} + {target_key(target.welcome)}"
-        if key not in self._pairs:
-            self._pairs[key] = self._found_out(target, link, key, refresh)
-        pair = self._pairs[key]
+        if key not in self._known:
+            self._known[key] = self._found_out(target, link, key, refresh)
+        pair = self._known[key].pair
         pair.relink(link)
         return pair
 
-    def _found_out(self, target: RemoteTarget, link: LinkEstimate, key: str, refresh: bool) -> Pair:
+    def _found_out(
+        self, target: RemoteTarget, link: LinkEstimate, key: str, refresh: bool
+    ) -> Known:
         assert self._draft is not None
         tree, folder = self._config.tree, data_dir() / FOLDER
         how = {"refresh": refresh, "allowed": not tree.disable_auto_profile}
@@ -279,7 +302,8 @@ class UserSide:
         tables = Tables(draft, target_table(target, folder, nodes, calls, **how))
         found = stored_survey(folder, key, lambda: self._survey(target), **how)
         money = money_of(self._config.objective, self._powers(target, found.powers))
-        return Pair(tables, found.prior, link, money, fixed=tree.disable_online_profile_update)
+        pair = Pair(tables, found.prior, link, money, fixed=tree.disable_online_profile_update)
+        return Known(key, pair, tables, money, found)
 
     def _survey(self, target: RemoteTarget) -> Survey:
         assert self._draft is not None
@@ -289,7 +313,17 @@ class UserSide:
             self.tokenizer.encode_chat([{"role": "user", "content": text}]) for text in PROMPTS
         )
         drafter = Drafter(self._draft.runner, self.side.excluded)
-        return survey(target, drafter, prompts, meters, self._meter.idle_watts)
+        return survey(
+            target, drafter, prompts, meters, self._meter.idle_watts, partial(self._traced, target)
+        )
+
+    def _traced(
+        self, target: RemoteTarget, prompt: Sequence[int], output: Sequence[int]
+    ) -> Trace:
+        assert self.side.runner is not None, "the draft model is loaded before it is asked"
+        trace = trace_answer(self.side.runner, self.side.excluded, prompt, output)
+        draft = self._config.models.draft_model_path
+        return msgspec.structs.replace(trace, target=target.welcome.model, draft=draft)
 
     def _powers(self, target: RemoteTarget, measured: MeasuredPowers) -> Powers:
         """Return what the machines draw: by their counters, else by the configuration."""

@@ -19,7 +19,7 @@ from typing import Any, Final
 from autodraft.errors import ProfileError
 from autodraft.profiling.tables import LatencyTable
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 FOLDER: Final = "profile"
 """Name of the folder inside that of AutoDraft's data."""
 _NAME_LENGTH: Final = 60

@@ -1,6 +1,6 @@
 """From request lines to the rows of the tables. Every formula is in ``docs/metrics.md``."""
 
-from evaluation.metrics.figures import REFERENCE_METHOD, prices_of, quantities_of
+from evaluation.metrics.figures import REFERENCE_METHOD, prices_of
 from evaluation.metrics.reliability import (
     KINDS,
     RELIABILITY_COLUMNS,
@@ -36,7 +36,6 @@ __all__ = [
     "TradeoffRow",
     "expected_calibration_error",
     "prices_of",
-    "quantities_of",
     "reliability",
     "summarise",
     "summarise_categories",

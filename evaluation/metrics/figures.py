@@ -13,12 +13,13 @@ from autodraft.config import ObjectiveConfig
 from autodraft.cost import (
     OBJECTIVE_UNITS,
     Prices,
-    Quantities,
     cost_of,
     objective_units,
     per_million_tokens,
     per_token,
+    quantities_of,
     sum_quantities,
+    takes_part,
 )
 from autodraft.records import RequestRecord
 from evaluation.statistics import Estimate, Ratio, estimate, percentiles
@@ -30,7 +31,6 @@ OBJECTIVE_COLUMN: Final = {
     "draft_energy": "draft_energy_j_per_token",
     "target_energy": "target_energy_j_per_token",
 }
-_ON_SERVER: Final = "@server"
 _RANKS: Final = (50, 90, 99)
 
 # (question, turn, repeat, seed, choice): the same request, whatever the method
@@ -50,30 +50,6 @@ def prices_of(objective: ObjectiveConfig) -> Prices:
         uplink_usd_per_gb=objective.user_comm_cost_per_gb,
         downlink_usd_per_gb=objective.cloud_outbound_cost_per_gb,
         draft_per_hour_usd=objective.draft_per_hour_cost,
-    )
-
-
-def _takes_part(record: RequestRecord) -> bool:
-    """Say whether the user's device drafts, even where a request left it nothing to draft."""
-    return record.method != REFERENCE_METHOD and not record.method.endswith(_ON_SERVER)
-
-
-def quantities_of(record: RequestRecord) -> Quantities:
-    """Return what a request used, in the form that the cost functions take.
-
-    The user's device takes no part in plain decoding and in what is drafted on the server: nobody
-    pays for it there, and its drafting is in the target's busy time.
-    """
-    takes_part = _takes_part(record)
-    return Quantities(
-        output_tokens=record.output_tokens,
-        target_busy_s=record.target_busy_s,
-        target_held_s=record.target_held_s,
-        total_s=record.total_s if takes_part else 0.0,
-        draft_j=record.draft_j if takes_part else 0.0,
-        target_j=record.target_j,
-        uplink_bytes=record.uplink_bytes,
-        downlink_bytes=record.downlink_bytes,
     )
 
 
@@ -194,7 +170,7 @@ def _delays(records: _Question) -> Columns:
 
 
 def _net_j(record: RequestRecord) -> float | None:
-    return record.draft_net_j if _takes_part(record) else 0.0
+    return record.draft_net_j if takes_part(record) else 0.0
 
 
 def _known_sum(values: Iterable[float | None]) -> float | None:

@@ -9,11 +9,10 @@ import msgspec
 import pytest
 
 from autodraft.config import ObjectiveConfig
-from autodraft.cost import Prices, sum_quantities
+from autodraft.cost import Prices, quantities_of, sum_quantities
 from autodraft.errors import LinkError
 from autodraft.records import RoundRecord
 from evaluation.lines import RequestLine
-from evaluation.metrics import quantities_of
 from evaluation.tuning import Measured as Shape
 from evaluation.tuning import rank
 from tests.unit.evaluation_fakes import ROUND, make_case, make_line

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autodraft.config import ObjectiveConfig
-from autodraft.cost import Prices
+from autodraft.cost import Prices, quantities_of
 from autodraft.errors import ContextLengthError
 from evaluation.lines import RequestLine
 from evaluation.metrics import (
@@ -23,7 +23,6 @@ from evaluation.metrics import (
     SummaryRow,
     TradeoffRow,
     prices_of,
-    quantities_of,
     summarise,
     summarise_categories,
     tradeoff,
