@@ -5,9 +5,11 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted.
 """
 
 import argparse
+import json
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from autodraft import __version__
@@ -32,6 +34,7 @@ from autodraft.units import MS_PER_S
 
 if TYPE_CHECKING:
     from autodraft.api import Autodraft
+    from autodraft.simulate import Devices
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -340,13 +343,29 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     )
     _add_pair(parser)
     parser.add_argument("--refresh", action="store_true", help="measure again what is on disk")
+    parser.add_argument(
+        "--export", metavar="FILE", type=Path, help="write the tables for the simulator, as JSON"
+    )
     parser.set_defaults(command=_profile)
 
 
 def _profile(arguments: argparse.Namespace) -> int:
     with _engine(arguments) as engine:
         print(engine.profile(refresh=arguments.refresh))
+        if arguments.export is not None:
+            _export(engine.devices(), arguments.export)
     return 0
+
+
+def _export(devices: "Devices", path: Path) -> None:
+    from autodraft.simulate import devices_content
+
+    try:
+        path.write_text(json.dumps(devices_content(devices), indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"The tables cannot be written to {path} ({error.strerror}). Give --export another file."
+        ) from error
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:

@@ -113,6 +113,11 @@ class Pair:
             self._known[kind] = PairKnowledge(self._latencies, *self._prior.knowledge(trust))
         return self._known[kind]
 
+    @property
+    def link(self) -> LinkEstimate:
+        """The link at present."""
+        return self._latencies.link
+
     def relink(self, link: LinkEstimate) -> None:
         """Take another link; what was learned of the models stays."""
         self._latencies.link = link

@@ -1,17 +1,24 @@
-"""The library's face: ``Autodraft`` at the user, ``serve_target`` in the cloud.
+"""``Autodraft``: the library's face at the user.
 
 Wires models, link and methods together from one configuration. It knows no benchmark and prints
 nothing.
 """
 
-import asyncio
 import contextlib
-import signal
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from autodraft.api.asking import (
+    Limits,
+    Messages,
+    require_known_tokens,
+    require_stop_strings,
+    sensitivity,
+)
+from autodraft.api.tradeoff import Tradeoffs, devices_of
 from autodraft.config import (
     ADAPTIVE,
     AT_SERVER,
@@ -26,30 +33,24 @@ from autodraft.config import (
     NetworkSetting,
     ObjectiveConfig,
     RuntimeConfig,
-    ServerConfig,
 )
-from autodraft.cost import OBJECTIVES
+from autodraft.cost import OBJECTIVES, CurvePoint
 from autodraft.decoding.sampling import GREEDY, Sampling
 from autodraft.decoding.stopping import StopRules, StopText, answer_limit
 from autodraft.decoding.text import TextStream
 from autodraft.decoding.wish import Wish
 from autodraft.engine.methods import make_method
-from autodraft.engine.service import TargetService
 from autodraft.engine.session import Request, never
 from autodraft.engine.user import UserSide
-from autodraft.errors import AutodraftError, ConfigError, ContextLengthError
+from autodraft.errors import AutodraftError, ContextLengthError
 from autodraft.models.tokenizer import Tokenizer
 from autodraft.policy.pair import describe_pair
 from autodraft.profiling.traces import Trace
-from autodraft.protocol.messages import MAX_STOP_LENGTH, MAX_STOP_STRINGS, stop_strings_fit
-from autodraft.records import GenerationResult
-from autodraft.settings import ensure_token, token_origin
+from autodraft.records import GenerationResult, RequestRecord
+from autodraft.simulate import Devices
+from autodraft.simulate.curve import REFERENCE_CS
 
 PINGS: Final = 5
-CS_NAMES: Final = {"tps": 0.0, "balanced": 0.5, "cost": 1.0}
-"""What cost sensitivities are called (DESIGN §1)."""
-
-Messages = Sequence[Mapping[str, str]]
 
 
 class Autodraft:
@@ -136,6 +137,7 @@ class Autodraft:
     def _prepare(self, config: ExperimentConfig, token: str | None, hf_token: str | None) -> None:
         self._config = config
         self._user = UserSide(config, token, hf_token)
+        self._tradeoffs = Tradeoffs(config)
 
     def connect(self) -> None:
         """Load what is not loaded yet, connect and shake hands; nothing if that is done.
@@ -174,6 +176,34 @@ class Autodraft:
         """
         return describe_pair(self._user.profile(refresh=refresh))
 
+    def devices(self) -> Devices:
+        """Return the latency tables of both machines, measured first where that was not done.
+
+        ``autodraft.simulate`` runs over them; raises as ``profile``.
+        """
+        self._user.profile()
+        return devices_of(self._user.known)
+
+    def tradeoff(
+        self,
+        cs: Sequence[float] = REFERENCE_CS,
+        max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
+    ) -> list[CurvePoint]:
+        """Return the predicted trade-off between speed and the objective, from the pair's profile.
+
+        Simulated once for a pair, a link and prices, then kept in the data folder.
+
+        Args:
+            cs: Cost sensitivities, each from 0 to 1.
+            max_new_tokens: Most tokens of an answer; those of the profile have 48 at most.
+
+        Raises:
+            ProfileError: If the profile cannot be measured or kept, or a kept curve is damaged.
+            LinkError: If the link or the server fails.
+        """
+        pair = self._user.profile()
+        return self._tradeoffs.predicted(self._user.known, pair.link, max_new_tokens, cs)
+
     def encode_chat(self, messages: Messages) -> list[int]:
         """Return a chat's token ids in the target's own template, the answer's opening added."""
         return self._tokenizer().encode_chat(messages)
@@ -201,6 +231,8 @@ class Autodraft:
         top_logprobs: int | None = None,
         reuse_prefix: bool = True,
         cancelled: Callable[[], bool] | None = None,
+        save_tradeoff: bool = False,
+        tradeoff_dir: str | Path | None = None,
     ) -> GenerationResult:
         """Answer one prompt; connects first where that has not been done.
 
@@ -221,6 +253,9 @@ class Autodraft:
             reuse_prefix: Forward only what is new behind the last answer of this engine, and leave
                 the same for the next: a chat's next turn begins sooner.
             cancelled: Asked after every block of tokens; once it says yes the answer ends there.
+            save_tradeoff: Add the answer of ``autodraft`` to the trade-off curve of its pair, link
+                and objective, and write that as JSON and PNG; no other method has one.
+            tradeoff_dir: Where to; None is ``tradeoff/`` in the folder of ``AUTODRAFT_DATA_DIR``.
 
         Raises:
             ValueError: If not exactly one of the three prompts is given, or a limit is wrong.
@@ -230,10 +265,15 @@ class Autodraft:
         """
         prompt = self._prompt(input_text, messages, prompt_ids)
         wish = Wish(sampling or GREEDY, exact, top_logprobs, reuse_prefix)
-        limits = _Limits(max_new_tokens, stop, cancelled or never)
-        request = self._request(prompt, self._spec(method, cs), wish, limits)
+        limits = Limits(max_new_tokens, stop, cancelled or never)
+        spec = self._spec(method, cs)
+        if save_tradeoff and spec.cs is None:
+            raise ValueError(f"save_tradeoff=True is for method='{ADAPTIVE}' alone. Leave it out.")
+        request = self._request(prompt, spec, wish, limits)
         with self._link_dropped_on_error():
             token_ids = [token for block in request for token in block]
+        if save_tradeoff:
+            self._save_tradeoff(spec, request.record, tradeoff_dir)
         text = StopText(stop)
         return _result(text.push(self.decode(token_ids)) + text.flush(), request)
 
@@ -277,7 +317,7 @@ class Autodraft:
         """
         prompt = self._prompt(input_text, messages, prompt_ids)
         wish = Wish(sampling or GREEDY, exact, top_logprobs, reuse_prefix)
-        limits = _Limits(max_new_tokens, stop, cancelled or never)
+        limits = Limits(max_new_tokens, stop, cancelled or never)
         request = self._request(prompt, self._spec(method, cs), wish, limits)
         text, until_stop, pieces = TextStream(self.decode), StopText(stop), []
         with self._link_dropped_on_error():
@@ -351,18 +391,16 @@ class Autodraft:
     def _spec(self, method: MethodSpec | str, cs: float | str | None) -> MethodSpec:
         """Return the method that is asked for; only one that adapts takes a cost sensitivity."""
         if isinstance(method, str) and method.removesuffix(AT_SERVER) == ADAPTIVE:
-            return self._config.adaptive(_sensitivity(cs), name=method)
+            return self._config.adaptive(sensitivity(cs), name=method)
         if cs is not None:
             raise ValueError(f"cs={cs!r} is for method='{ADAPTIVE}' given by name. Leave it out.")
         return self._config.method(method) if isinstance(method, str) else method
 
-    def _request(
-        self, prompt: list[int], spec: MethodSpec, wish: Wish, limits: "_Limits"
-    ) -> Request:
+    def _request(self, prompt: list[int], spec: MethodSpec, wish: Wish, limits: Limits) -> Request:
         spec.require_available()
         if limits.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {limits.max_new_tokens}; it must be at least 1.")
-        _require_stop_strings(limits.stop)
+        require_stop_strings(limits.stop)
         target = self._user.prepare_for(spec)
         welcome = target.welcome
         limit = answer_limit(limits.max_new_tokens, len(prompt), welcome.max_context)
@@ -372,11 +410,19 @@ class Autodraft:
                 f"1 to {welcome.max_context - 1}. Shorten it, or start the server with a "
                 "larger --max-context where the model allows it."
             )
-        _require_known_tokens(wish.sampling, welcome.vocab_size)
+        require_known_tokens(wish.sampling, welcome.vocab_size)
         rules = StopRules(frozenset(welcome.eos_ids), limit, tuple(limits.stop))
         decoder = make_method(spec, self._user.side, wish, rules.eos_ids)
         meters, decode = self._user.meters(), self._user.tokenizer.decode
         return Request(target, decoder, prompt, rules, meters, decode, wish, limits.cancelled)
+
+    def _save_tradeoff(
+        self, spec: MethodSpec, record: RequestRecord, folder: str | Path | None
+    ) -> None:
+        pair = self._user.side.pair
+        assert pair is not None, "autodraft has just run"
+        where = None if folder is None else Path(folder)
+        self._tradeoffs.save(self._user.known, pair.link, spec, record, where)
 
     @contextlib.contextmanager
     def _link_dropped_on_error(self) -> Iterator[None]:
@@ -388,41 +434,6 @@ class Autodraft:
             raise
 
 
-class _Limits(NamedTuple):
-    """Where an answer ends."""
-
-    max_new_tokens: int
-    stop: Sequence[str]
-    cancelled: Callable[[], bool]
-
-
-def _require_known_tokens(sampling: Sampling, vocab_size: int) -> None:
-    named = [*sampling.logit_bias, *(token for word in sampling.bad_words for token in word)]
-    if named and max(named) >= vocab_size:
-        raise ConfigError(
-            f"logit_bias or bad_words names the token {max(named)}; the target has the tokens 0 to "
-            f"{vocab_size - 1}. Autodraft.encode_text turns text into token ids."
-        )
-
-
-def _sensitivity(cs: float | str | None) -> float:
-    if not isinstance(cs, str):
-        return CS_NAMES["balanced"] if cs is None else cs
-    if cs not in CS_NAMES:
-        raise ValueError(f"cs={cs!r}; give a number from 0 to 1, or one of {', '.join(CS_NAMES)}.")
-    return CS_NAMES[cs]
-
-
-def _require_stop_strings(stop: Sequence[str]) -> None:
-    if isinstance(stop, str):
-        raise ValueError(f"stop is the text {stop!r}; give a list of strings: [{stop!r}].")
-    if not stop_strings_fit(stop):
-        raise ValueError(
-            f"stop is {list(stop)!r}; it takes at most {MAX_STOP_STRINGS} strings, each of 1 to "
-            f"{MAX_STOP_LENGTH} characters."
-        )
-
-
 def _result(text: str, request: Request) -> GenerationResult:
     record = request.record
     return GenerationResult(
@@ -432,59 +443,4 @@ def _result(text: str, request: Request) -> GenerationResult:
         request=record,
         rounds=request.rounds,
         scores=request.scores,
-    )
-
-
-def serve_target(
-    host: str = "0.0.0.0",
-    port: int = DEFAULT_PORT,
-    server_name: str = DEFAULT_SERVER_NAME,
-    hf_token: str | None = None,
-    *,
-    on_ready: Callable[[str], None] | None = None,
-    **options: Any,
-) -> None:
-    """Run a target server until it is interrupted.
-
-    Args:
-        host: Address to listen on.
-        port: Port to listen on; 0 takes a free one.
-        server_name: Name that clients must expect.
-        hf_token: Hugging Face token for gated models.
-        on_ready: Called once with one line that says where the server listens.
-        options: Further fields of ``ServerConfig``.
-
-    Raises:
-        ConfigError: If an option has a value that is not allowed.
-        ConnectError: If the address cannot be bound.
-        ModelLoadError: If a model to be loaded at the start cannot be.
-    """
-    config = ServerConfig(
-        host=host, port=port, server_name=server_name, hf_token=hf_token, **options
-    )
-    asyncio.run(_serve(config, on_ready))
-
-
-async def _serve(config: ServerConfig, on_ready: Callable[[str], None] | None) -> None:
-    token = None if config.allow_anonymous else ensure_token()
-    service = TargetService(config, token)
-    port = await service.start()
-    if on_ready is not None:
-        on_ready(_listening_line(config, port))
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(name, stopped.set)
-    try:
-        await stopped.wait()
-    finally:
-        await service.stop()
-
-
-def _listening_line(config: ServerConfig, port: int) -> str:
-    door = "no token needed" if config.allow_anonymous else f"access token in {token_origin()}"
-    model = config.base_model_path or "chosen by the first client"
-    return (
-        f"AutoDraft target server {config.server_name!r} listening on {config.host}:{port} "
-        f"(model: {model}; {door})"
     )
