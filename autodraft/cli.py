@@ -364,7 +364,8 @@ def _export(devices: "Devices", path: Path) -> None:
         path.write_text(json.dumps(devices_content(devices), indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"The tables cannot be written to {path} ({error.strerror}). Give --export another file."
+            f"The tables cannot be written to {path} ({error.strerror}). Give --export another "
+            "file."
         ) from error
 
 

@@ -126,6 +126,7 @@ TAGS: dict[str, dict[str, Any]] = {
         "REPEATS": 1,
         "WARMUP_QUESTIONS": 1,
         "RETRIES": 5,
+        "SAVE_TRACE": False,
         "DRY_RUN": False,
     },
 }
