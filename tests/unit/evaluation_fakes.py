@@ -10,6 +10,7 @@ from autodraft import Sampling
 from autodraft.config import ExperimentConfig, MethodSpec, ModelsConfig, NetworkSetting
 from autodraft.errors import AutodraftError
 from autodraft.records import GenerationResult, RequestRecord, RoundRecord
+from autodraft.simulate import Trace
 from evaluation.lines import Case, RequestLine
 
 Messages = list[dict[str, str]]
@@ -124,6 +125,7 @@ class FakeEngine:
             "target": {"model": "fake", "revision": "1", "device": "a CPU"},
             "draft": {"model": "fake draft", "device": "a CPU"},
         }
+        self.traced: list[tuple[int, ...]] = []
         self._failure = failure
 
     def connect(self) -> None:
@@ -174,6 +176,17 @@ class FakeEngine:
             finish_reason=record.finish_reason,
             request=record,
             rounds=[ROUND, msgspec.structs.replace(ROUND, round=2)],
+        )
+
+    def trace(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> Trace:
+        self.traced.append(tuple(prompt_ids))
+        return Trace(
+            prompt_ids=list(prompt_ids),
+            output_ids=list(output_ids),
+            tokens=[[token, token + 1] for token in output_ids],
+            log_probs=[[-0.1, -3.0]] * len(output_ids),
+            target="fake",
+            draft="fake draft",
         )
 
     def close(self) -> None:
