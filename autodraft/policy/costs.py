@@ -88,7 +88,7 @@ class RoundCosts:
         self._context = context_tokens
         self._steps: dict[int, float] = {}
         nodes = np.arange(cap + 1)
-        self.verify_s: FloatArray = latencies.target.across(nodes + 1, context_tokens)
+        self.verify_s: FloatArray = latencies.target.up_to(cap + 1, context_tokens)
         self.wait_s: FloatArray = latencies.wait_s(nodes)
         up, down = latencies.rest_bytes
         weigh = partial(phases.of_round, 0.0)

@@ -61,26 +61,36 @@ class CorrectedTable:
         self._fixed = fixed
         self.factor = Factor(fixed=fixed)
         self._sizes: dict[int, float] = {}
+        self._size_of: dict[int, int] = {}
+        self._computed: dict[int, IntArray] = {}
         self._recent: deque[tuple[int, float]] = deque(maxlen=WINDOW)
 
     def at(self, rows: int, context: int) -> float:
         """Return the seconds of one forward."""
-        return float(self.across(np.array([rows]), context)[0])
+        shift = self._sizes.get(self._size(rows), 0.0) if self._sizes else 0.0
+        return self.table.at(rows, context) * self.factor.value * math.exp(shift)
 
-    def across(self, rows: IntArray, context: int) -> FloatArray:
-        """Return the seconds of forwards of several sizes behind one context, [N]."""
-        seconds = self.table.across(rows, context) * self.factor.value
+    def up_to(self, count: int, context: int) -> FloatArray:
+        """Return the seconds of forwards of 1, 2, … rows behind one context, [count]."""
+        seconds = self.table.up_to(count, context) * self.factor.value
         if self._sizes:
-            computed = self.table.computed(rows)
+            if count not in self._computed:
+                self._computed[count] = self.table.computed(np.arange(1, count + 1))
             for size, shift in self._sizes.items():
-                seconds[computed == size] *= math.exp(shift)
+                seconds[self._computed[count] == size] *= math.exp(shift)
         return seconds
+
+    def _size(self, rows: int) -> int:
+        """Return the rows that are computed for so many."""
+        if rows not in self._size_of:
+            self._size_of[rows] = int(self.table.computed(np.array([rows]))[0])
+        return self._size_of[rows]
 
     def observe(self, rows: int, context: int, seconds: float) -> None:
         """Take note of one served forward: of its own time, without that of a queue."""
         if self._fixed or seconds <= 0:
             return
-        size = int(self.table.computed(np.array([rows]))[0])
+        size = self._size(rows)
         shift = self._sizes.get(size, 0.0)
         expected_s = self.table.at(rows, context)
         self.factor.observe(expected_s * math.exp(shift), seconds)

@@ -5,6 +5,7 @@ its rows takes the same time for 9 rows as for 32, and the table knows these ste
 measures nothing and knows no clock.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
@@ -54,34 +55,64 @@ class LatencyTable:
         for sizes in (self.rows, self.contexts, self.padding):
             if (np.diff(sizes) <= 0).any():
                 raise ValueError(f"sizes do not rise: {sizes.tolist()}")
+        self._contexts: list[int] = self.contexts.tolist()
+        # Asked for again and again, at one context after another.
+        self._of_rows: dict[int, list[float]] = {}
+        self._up_to: dict[int, FloatArray] = {}
 
     def at(self, rows: int, context: int) -> float:
-        """Return the seconds of one forward."""
-        return float(self.across(np.array([rows]), context)[0])
-
-    def across(self, rows: IntArray, context: int) -> FloatArray:
-        """Return the seconds of forwards of several sizes behind one context, [N].
+        """Return the seconds of one forward.
 
         Beyond the largest size or context measured, times go on growing as between the last two.
         """
-        return _interpolate(self.computed(rows), self.rows, self._behind(context))
+        if rows not in self._of_rows:
+            self._of_rows[rows] = self._each_context(np.array([rows]))[:, 0].tolist()
+        times = self._of_rows[rows]
+        upper, share = self._place(context)
+        if upper == 0:
+            return times[0]
+        low, high = times[upper - 1], times[upper]
+        return max(low + share * (high - low), min(low, high))
+
+    def up_to(self, count: int, context: int) -> FloatArray:
+        """Return the seconds of forwards of 1, 2, … rows behind one context, [count]."""
+        if count not in self._up_to:
+            self._up_to[count] = self._each_context(np.arange(1, count + 1))
+        return self._behind(self._up_to[count], context)
 
     def computed(self, rows: IntArray) -> IntArray:
         """Return the rows that the model computes for rows that it is given, [N]."""
         return padded(rows, self.padding)
 
-    def _behind(self, context: int) -> FloatArray:
-        """Return the times of all sizes behind one context, [R]; none falls below its least."""
-        if len(self.contexts) == 1:
-            only: FloatArray = self.seconds[0]
+    def _each_context(self, rows: IntArray) -> FloatArray:
+        """Return the times of forwards of several sizes behind every measured context, [C, N]."""
+        computed = self.computed(rows)
+        return np.array([_interpolate(computed, self.rows, times) for times in self.seconds])
+
+    def _behind(self, times: FloatArray, context: int) -> FloatArray:
+        """Return times of sizes behind one context, [N], of those behind all, [C, N].
+
+        None falls below its least.
+        """
+        upper, share = self._place(context)
+        if upper == 0:
+            only: FloatArray = times[0].copy()
             return only
-        last = len(self.contexts) - 1
-        upper = min(max(int(np.searchsorted(self.contexts, context)), 1), last)
-        low, high = int(self.contexts[upper - 1]), int(self.contexts[upper])
-        share = (max(context, int(self.contexts[0])) - low) / (high - low)
-        lower, higher = self.seconds[upper - 1], self.seconds[upper]
-        times: FloatArray = np.maximum(lower + share * (higher - lower), np.minimum(lower, higher))
-        return times
+        lower, higher = times[upper - 1], times[upper]
+        found: FloatArray = np.maximum(lower + share * (higher - lower), np.minimum(lower, higher))
+        return found
+
+    def _place(self, context: int) -> tuple[int, float]:
+        """Return the measured context above one, and how far it is there from the one below.
+
+        The first is 0 where only one context was measured.
+        """
+        contexts = self._contexts
+        if len(contexts) == 1:
+            return 0, 0.0
+        upper = min(max(bisect_left(contexts, context), 1), len(contexts) - 1)
+        low, high = contexts[upper - 1], contexts[upper]
+        return upper, (max(context, contexts[0]) - low) / (high - low)
 
 
 def padded(rows: IntArray, padding: IntArray) -> IntArray:

@@ -182,8 +182,8 @@ class Answer:
 
 def _kept(drafted: Drafted, path: IntArray) -> int:
     """Return how many accepted nodes the draft's cache holds: those that were expanded."""
-    expanded = np.concatenate(drafted.expanded)
-    return int(np.isin(drafted.kept[path], expanded).sum())
+    expanded = {node for nodes in drafted.expanded for node in nodes.tolist()}
+    return sum(node in expanded for node in drafted.kept[path].tolist())
 
 
 def decode_alone(answer: Answer) -> None:

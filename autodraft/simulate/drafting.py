@@ -52,11 +52,9 @@ class _Oracle:
         """Return the candidates of the level's place, the same behind all its nodes."""
         self.expanded.append(nodes)
         place = min(self._first + growth.depth, len(self._places.tokens) - 1)
-        shape = (len(nodes), min(self._count, self._places.tokens.shape[1]))
-        tokens, log_probs = self._places.tokens[place], self._places.log_probs[place]
-        return np.broadcast_to(tokens[: shape[1]], shape), np.broadcast_to(
-            log_probs[: shape[1]], shape
-        )
+        tokens = self._places.tokens[place : place + 1, : self._count]
+        log_probs = self._places.log_probs[place : place + 1, : self._count]
+        return tokens.repeat(len(nodes), axis=0), log_probs.repeat(len(nodes), axis=0)
 
 
 def draft(

@@ -43,7 +43,7 @@ def test_rows_that_are_padded_take_what_they_are_padded_to() -> None:
     rows = np.array([1, 2, 8, 9, 32, 33, 64, 65])
     assert PADDED.computed(rows).tolist() == [1, 8, 8, 32, 32, 64, 64, 96]
     # 2 seconds for each 24 rows beyond the last size: 32 more take 8/3 longer
-    assert PADDED.across(rows, 100) == pytest.approx(
+    assert [PADDED.at(size, 100) for size in rows.tolist()] == pytest.approx(
         [1, 2, 2, 4, 4, 4 + 8 / 3, 4 + 8 / 3, 4 + 16 / 3]
     )
     assert padded(rows, np.array([], dtype=np.int64)).tolist() == rows.tolist()
@@ -144,3 +144,12 @@ def test_a_step_of_all_sizes_is_not_taken_for_one_of_the_size_that_is_seen() -> 
         corrected.observe(8, 128, 6.0)  # three times as slow
     assert corrected.at(8, 128) == pytest.approx(6.0)
     assert corrected.at(1, 128) == pytest.approx(3.0)  # and so is what was not seen
+
+
+def test_all_sizes_up_to_one_are_those_of_each() -> None:
+    table = CorrectedTable(PADDED)
+    for _ in range(20):
+        table.observe(5, 100, 3 * PADDED.at(5, 100))
+    for context in (50, 100, 5_000):
+        each = [table.at(size, context) for size in range(1, 41)]
+        assert table.up_to(40, context).tolist() == pytest.approx(each)
