@@ -8,13 +8,14 @@ import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any, Final
 
 from autodraft.config import ExperimentConfig, MethodSpec, NetworkSetting
 from autodraft.errors import ConfigError
 from autodraft.records import RoundRecord
-from autodraft.simulate import Devices, Simulator, Trace, place_of
+from autodraft.simulate import Devices, PairPrior, Place, Simulator, Trace, place_of
 from evaluation.lines import Case, RequestLine, hash_prompt
 from evaluation.metrics import CurvePoint, Order
 from evaluation.provenance import now, provenance
@@ -67,25 +68,36 @@ class Simulation:
         Raises:
             ConfigError: If a method does not exist, or nothing can be learned from the traces.
         """
-        cells = list(product(self.config.network.settings(), self.config.methods()))
-        for _, spec in cells:
+        links, specs = self.config.network.settings(), self.config.methods()
+        for spec in specs:
             spec.require_available()
+        prior = None
+        if any(spec.cs is not None for spec in specs):  # the same over every link
+            prior = Simulator(self._place(links[0]), self.traces).prior
+        cells = list(product(links, specs))
+        cell = partial(self.cell, prior)
         workers = min(len(cells), jobs or os.cpu_count() or 1)
         if workers == 1:
-            parts: Iterable[list[Line]] = map(self.cell, *zip(*cells, strict=True))
+            parts: Iterable[list[Line]] = map(cell, *zip(*cells, strict=True))
             return [line for part in parts for line in part]
         with ProcessPoolExecutor(workers) as pool:
-            parts = pool.map(self.cell, *zip(*cells, strict=True))
+            parts = pool.map(cell, *zip(*cells, strict=True))
             return [line for part in parts for line in part]
 
-    def cell(self, network: NetworkSetting, spec: MethodSpec) -> list[Line]:
+    def _place(self, network: NetworkSetting) -> Place:
+        return place_of(self.devices, self.config.objective, network)
+
+    def cell(
+        self, prior: PairPrior | None, network: NetworkSetting, spec: MethodSpec
+    ) -> list[Line]:
         """Simulate one method over one link: a pair of its own, from the first answer to the last.
 
-        Raises:
-            ConfigError: If nothing can be learned from the traces.
+        Args:
+            prior: What is known of the pair; None where the method does not adapt.
+            network: The link.
+            spec: The method.
         """
-        place = place_of(self.devices, self.config.objective, network)
-        simulator = Simulator(place, self.traces)
+        simulator = Simulator(self._place(network), self.traces, prior)
         limit = self.config.run.max_new_tokens
         return [_line(simulator, trace, spec, network, limit) for trace in self.traces]
 

@@ -92,10 +92,20 @@ class Simulator:
         """What is known of the pair."""
         if self._pair is None:
             place, devices = self._place, self._place.devices
-            prior = self._prior or self._surveyed()
             tables = Tables(devices.draft, devices.target)
-            self._pair = Pair(tables, prior, place.link, place.money)
+            self._pair = Pair(tables, self.prior, place.link, place.money)
         return self._pair
+
+    @property
+    def prior(self) -> PairPrior:
+        """What is known of the pair before the first answer; machines and link play no part.
+
+        Raises:
+            ConfigError: If it is to be learned from the traces, and nothing can be.
+        """
+        if self._prior is None:
+            self._prior = self._surveyed()
+        return self._prior
 
     def answer(self, trace: Trace, spec: MethodSpec, limit: int) -> Simulated:
         """Answer one of the traces.
