@@ -164,6 +164,26 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     reused_prompt_tokens: int = 0
 
 
+class LimitReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one limit in one answer.
+
+    Attributes:
+        tag: The limit, by its tag.
+        limit: Its value, in the tag's unit.
+        attained: The answer's figure, in the same unit; ``None`` where it was not measured.
+        met: Whether that meets the limit within 5 %.
+        attainable: The best value that was to be expected of this pair and link by their profile.
+        feasible: Whether that meets the limit.
+    """
+
+    tag: str
+    limit: float
+    attained: float | None
+    met: bool | None
+    attainable: float
+    feasible: bool
+
+
 class GenerationResult(msgspec.Struct, frozen=True, kw_only=True):
     """What one run returns: the answer and everything measured on the way.
 
@@ -174,6 +194,8 @@ class GenerationResult(msgspec.Struct, frozen=True, kw_only=True):
         request: The request's record.
         rounds: One record per speculative round; empty for plain decoding on the server.
         scores: How surely each token was chosen; ``None`` where it was not asked for.
+        limits: What became of each limit; ``None`` without limits. They are held on average, not in
+            every answer.
     """
 
     text: str
@@ -182,3 +204,4 @@ class GenerationResult(msgspec.Struct, frozen=True, kw_only=True):
     request: RequestRecord
     rounds: list[RoundRecord]
     scores: list[TokenScore] | None = None
+    limits: list[LimitReport] | None = None

@@ -10,10 +10,11 @@ from typing import Final, NamedTuple
 
 from rich.console import Console
 
-from autodraft.config import ExperimentConfig, NetworkSetting
+from autodraft.config import ExperimentConfig, MethodSpec, NetworkSetting
 from autodraft.errors import LinkError
 from autodraft.records import RoundRecord
 from evaluation.interrupts import Interrupts
+from evaluation.limits import expectations
 from evaluation.lines import Case, RequestLine
 from evaluation.manifest import Manifest
 from evaluation.plan import Plan, Questions
@@ -59,10 +60,14 @@ class _EngineWatch:
 
     engine: Engine
     manifest: Manifest
+    specs: Sequence[MethodSpec]
+    note: Callable[[str], None]
 
     def linked(self, network: NetworkSetting) -> None:
         self.manifest.check_engine(self.engine.describe())
         self.manifest.set_rtt(network, self.engine.measure_rtt())
+        for line in expectations(self.engine, self.specs):
+            self.note(f"{network.label}: {line}")
 
     def relinked(self) -> None:
         self.manifest.check_engine(self.engine.describe())
@@ -119,7 +124,7 @@ class Experiment:
         for warning in self.manifest.begin_session(argv):
             self._say(f"warning: {warning}")
         self._connect(engine)
-        watch = _EngineWatch(engine, self.manifest)
+        watch = _EngineWatch(engine, self.manifest, self.plan.config.methods(), self._say)
         sink = _WholeLines(self.store, self.interrupts)
         try:
             with show_progress(self.consoles.err, left) as progress:
@@ -150,8 +155,9 @@ class Experiment:
         return self._conclude(status)
 
     def _conclude(self, status: str) -> Results:
+        config = self.plan.config
         results = write_results(
-            self.store, self.plan.config.objective, self.plan.table_order, self.plan.curves
+            self.store, config.objective, self.plan.table_order, self.plan.curves, config.slo
         )
         self.manifest.conclude(status, energy_methods(results.rows))
         print_results(self.consoles.out, results, self.store.folder)

@@ -13,7 +13,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from autodraft.config import ObjectiveConfig
+from autodraft.config import ObjectiveConfig, SloConfig
+from evaluation.limits import LIMIT_COLUMNS, LimitRow, limit_rows, print_limits
 from evaluation.metrics import (
     CATEGORY_COLUMNS,
     RELIABILITY_COLUMNS,
@@ -44,11 +45,13 @@ class Results(NamedTuple):
         rows: One per benchmark, network setting and method.
         plots: The pictures written.
         objectives: What the run was for, in the order of the configuration.
+        limits: What became of the limits, if there are any.
     """
 
     rows: list[SummaryRow]
     plots: list[Path]
     objectives: tuple[str, ...]
+    limits: list[LimitRow]
 
 
 def write_results(
@@ -56,6 +59,7 @@ def write_results(
     objective: ObjectiveConfig,
     order: Order = (),
     curves: Mapping[str, CurvePoint] = MappingProxyType({}),
+    slo: SloConfig | None = None,
 ) -> Results:
     """Compute everything from ``requests.jsonl`` and write tables and plots beside it.
 
@@ -65,6 +69,7 @@ def write_results(
         order: Benchmark, label of the network setting and label of the method of the rows, in the
             order of the plan; what it does not name follows by first appearance.
         curves: Trade-off curve and cost sensitivity of the methods that adapt, by label.
+        slo: Limits that every method is judged by.
 
     Raises:
         StoreError: If a file cannot be read or written.
@@ -82,7 +87,10 @@ def write_results(
     if bins:
         store.write_table("reliability.csv", RELIABILITY_COLUMNS, (asdict(each) for each in bins))
         plots += draw_reliability(bins, store.folder / PLOTS_FOLDER)
-    return Results(rows, plots, objective.objective_metrics)
+    limits = [] if slo is None else limit_rows(rows, slo)
+    if limits:
+        store.write_table("limits.csv", LIMIT_COLUMNS, (asdict(each) for each in limits))
+    return Results(rows, plots, objective.objective_metrics, limits)
 
 
 def energy_methods(rows: Sequence[SummaryRow]) -> list[str]:
@@ -186,6 +194,7 @@ def print_results(console: Console, results: Results, folder: Path) -> None:
     for conditions, rows in tables.items():
         title = _title(conditions.names(), rows)
         _print_table(console, title, rows, results.objectives)
+    print_limits(console, results.limits)
     if not results.rows:
         console.print("No request was finished.")
     plots = f", plots in {folder / PLOTS_FOLDER}" if results.plots else ""

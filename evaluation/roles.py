@@ -9,10 +9,34 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from autodraft import Sampling
-from autodraft.config import MethodSpec, NetworkSetting
+from autodraft.config import MethodSpec, NetworkSetting, SloConfig
 from autodraft.records import GenerationResult, RoundRecord
 from autodraft.simulate import Trace
 from evaluation.lines import Case, RequestLine
+
+
+class LimitForecast(Protocol):
+    """What is to be expected of one limit."""
+
+    @property
+    def name(self) -> str:
+        """Its tag."""
+        ...
+
+    @property
+    def limit(self) -> float:
+        """Its value."""
+        ...
+
+    @property
+    def attainable(self) -> float:
+        """The best value that is to be expected, in the same unit."""
+        ...
+
+    @property
+    def feasible(self) -> bool:
+        """Whether that meets it."""
+        ...
 
 
 class Engine(Protocol):
@@ -55,6 +79,10 @@ class Engine(Protocol):
         reuse_prefix: bool,
     ) -> GenerationResult:
         """Answer a prompt."""
+        ...
+
+    def forecast(self, slo: SloConfig, *, spec: MethodSpec) -> Sequence[LimitForecast]:
+        """Return what is to be expected of limits."""
         ...
 
     def trace(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> Trace:

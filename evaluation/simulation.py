@@ -186,4 +186,4 @@ def write_simulation(
         for spec in specs
     ]
     curves = {spec.label: CurvePoint(spec.curve, spec.cs) for spec in specs if spec.cs is not None}
-    return write_results(store, config.objective, order, curves)
+    return write_results(store, config.objective, order, curves, config.slo)

@@ -3,12 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from autodraft.config import SloConfig
 from autodraft.decoding.sampling import Sampling
 from autodraft.errors import ConfigError
 from autodraft.protocol.messages import MAX_STOP_LENGTH, MAX_STOP_STRINGS, stop_strings_fit
 
 CS_NAMES: Final = {"tps": 0.0, "balanced": 0.5, "cost": 1.0}
 """What cost sensitivities are called (DESIGN §1)."""
+
+ALLOWED_LIMITS: Final = f"Allowed: {', '.join(SloConfig.model_fields)}."
 
 Messages = Sequence[Mapping[str, str]]
 
@@ -46,6 +49,21 @@ def sensitivity(cs: float | str | None) -> float:
     if cs not in CS_NAMES:
         raise ValueError(f"cs={cs!r}; give a number from 0 to 1, or one of {', '.join(CS_NAMES)}.")
     return CS_NAMES[cs]
+
+
+def limits_given(slo: SloConfig | Mapping[str, float] | None) -> SloConfig:
+    """Return limits that were given as such, or by name.
+
+    Raises:
+        ConfigError: If there is no such limit, or its value is not allowed.
+    """
+    if isinstance(slo, SloConfig):
+        return slo
+    given = {name.lower(): value for name, value in (slo or {}).items()}
+    for name in given:
+        if name not in SloConfig.model_fields:
+            raise ConfigError(f"There is no limit {name!r}. {ALLOWED_LIMITS}")
+    return SloConfig(**given)
 
 
 def require_stop_strings(stop: Sequence[str]) -> None:

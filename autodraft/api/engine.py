@@ -6,19 +6,21 @@ nothing.
 
 import contextlib
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
 from autodraft.api.asking import (
+    ALLOWED_LIMITS,
     Limits,
     Messages,
+    limits_given,
     require_known_tokens,
     require_stop_strings,
     sensitivity,
 )
-from autodraft.api.tradeoff import Tradeoffs, devices_of
+from autodraft.api.tradeoff import Tradeoffs
 from autodraft.config import (
     ADAPTIVE,
     AT_SERVER,
@@ -33,6 +35,7 @@ from autodraft.config import (
     NetworkSetting,
     ObjectiveConfig,
     RuntimeConfig,
+    SloConfig,
 )
 from autodraft.cost import OBJECTIVES, CurvePoint
 from autodraft.decoding.sampling import GREEDY, Sampling
@@ -42,11 +45,12 @@ from autodraft.decoding.wish import Wish
 from autodraft.engine.methods import make_method
 from autodraft.engine.session import Request, never
 from autodraft.engine.user import UserSide
-from autodraft.errors import AutodraftError, ContextLengthError
+from autodraft.errors import AutodraftError, ConfigError, ContextLengthError
 from autodraft.models.tokenizer import Tokenizer
+from autodraft.policy.limits import Forecast
 from autodraft.policy.pair import describe_pair
 from autodraft.profiling.traces import Trace
-from autodraft.records import GenerationResult, RequestRecord
+from autodraft.records import GenerationResult, LimitReport
 from autodraft.simulate import Devices
 from autodraft.simulate.curve import REFERENCE_CS
 
@@ -137,7 +141,7 @@ class Autodraft:
     def _prepare(self, config: ExperimentConfig, token: str | None, hf_token: str | None) -> None:
         self._config = config
         self._user = UserSide(config, token, hf_token)
-        self._tradeoffs = Tradeoffs(config)
+        self._tradeoffs = Tradeoffs(config, self._user)
 
     def connect(self) -> None:
         """Load what is not loaded yet, connect and shake hands; nothing if that is done.
@@ -182,7 +186,36 @@ class Autodraft:
         ``autodraft.simulate`` runs over them; raises as ``profile``.
         """
         self._user.profile()
-        return devices_of(self._user.known)
+        return self._tradeoffs.devices()
+
+    def forecast(
+        self,
+        slo: SloConfig | Mapping[str, float],
+        cs: float | str | None = None,
+        *,
+        spec: MethodSpec | None = None,
+    ) -> list[Forecast]:
+        """Return what is to be expected of limits, by the profile of pair and link.
+
+        Args:
+            slo: The limits.
+            cs: Cost sensitivity beside them, as for ``run``.
+            spec: autodraft with its own ceilings, in place of the configuration's.
+
+        Returns:
+            For each limit the best value that is attainable, and whether that meets it.
+
+        Raises:
+            ConfigError: If there is no such limit, or none is given.
+            ProfileError: If the profile cannot be measured or kept.
+            LinkError: If the link or the server fails.
+        """
+        base = spec or self._config.adaptive(sensitivity(cs))
+        wanted = base.model_copy(update={"slo": limits_given(slo)})
+        if not wanted.slo.limits:
+            raise ConfigError("No limit is given. " + ALLOWED_LIMITS)
+        self._user.profile()
+        return list(self._tradeoffs.aim(wanted).forecasts)
 
     def tradeoff(
         self,
@@ -201,8 +234,8 @@ class Autodraft:
             ProfileError: If the profile cannot be measured or kept, or a kept curve is damaged.
             LinkError: If the link or the server fails.
         """
-        pair = self._user.profile()
-        return self._tradeoffs.predicted(self._user.known, pair.link, max_new_tokens, cs)
+        self._user.profile()
+        return self._tradeoffs.predicted(cs, max_new_tokens)
 
     def encode_chat(self, messages: Messages) -> list[int]:
         """Return a chat's token ids in the target's own template, the answer's opening added."""
@@ -224,6 +257,7 @@ class Autodraft:
         prompt_ids: Sequence[int] | None = None,
         method: MethodSpec | str = DEFAULT_METHOD,
         cs: float | str | None = None,
+        slo: SloConfig | Mapping[str, float] | None = None,
         max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
         stop: Sequence[str] = (),
         sampling: Sampling | None = None,
@@ -243,6 +277,9 @@ class Autodraft:
             method: Method id, or a method with limits of its own.
             cs: Cost sensitivity of ``autodraft``: from 0 (speed first) to 1 (objective first), or
                 ``tps``, ``balanced``, ``cost``; None is balanced. No other method takes one.
+            slo: Limits beside it, held on average from answer to answer, for example
+                ``{"min_tokens_per_s": 20}``; also ``max_cost_per_1m_tokens``, ``max_tpot_ms``,
+                ``max_ttft_ms``. ``forecast`` says what is to be expected of them.
             max_new_tokens: Most tokens of the answer.
             stop: Strings that end the answer; its text is cut before them.
             sampling: How tokens are chosen; greedy without it.
@@ -266,16 +303,18 @@ class Autodraft:
         prompt = self._prompt(input_text, messages, prompt_ids)
         wish = Wish(sampling or GREEDY, exact, top_logprobs, reuse_prefix)
         limits = Limits(max_new_tokens, stop, cancelled or never)
-        spec = self._spec(method, cs)
+        spec = self._spec(method, cs, slo)
         if save_tradeoff and spec.cs is None:
             raise ValueError(f"save_tradeoff=True is for method='{ADAPTIVE}' alone. Leave it out.")
         request = self._request(prompt, spec, wish, limits)
         with self._link_dropped_on_error():
             token_ids = [token for block in request for token in block]
         if save_tradeoff:
-            self._save_tradeoff(spec, request.record, tradeoff_dir)
+            where = None if tradeoff_dir is None else Path(tradeoff_dir)
+            self._tradeoffs.save(spec, request.record, where)
         text = StopText(stop)
-        return _result(text.push(self.decode(token_ids)) + text.flush(), request)
+        limits_met = self._tradeoffs.reports(spec, request.record)
+        return _result(text.push(self.decode(token_ids)) + text.flush(), request, limits_met)
 
     def stream(  # noqa: PLR0913 - keyword options that users know by these names
         self,
@@ -285,6 +324,7 @@ class Autodraft:
         prompt_ids: Sequence[int] | None = None,
         method: MethodSpec | str = DEFAULT_METHOD,
         cs: float | str | None = None,
+        slo: SloConfig | Mapping[str, float] | None = None,
         max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
         stop: Sequence[str] = (),
         sampling: Sampling | None = None,
@@ -303,6 +343,9 @@ class Autodraft:
             method: Method id, or a method with limits of its own.
             cs: Cost sensitivity of ``autodraft``: from 0 (speed first) to 1 (objective first), or
                 ``tps``, ``balanced``, ``cost``; None is balanced. No other method takes one.
+            slo: Limits beside it, held on average from answer to answer, for example
+                ``{"min_tokens_per_s": 20}``; also ``max_cost_per_1m_tokens``, ``max_tpot_ms``,
+                ``max_ttft_ms``. ``forecast`` says what is to be expected of them.
             max_new_tokens: Most tokens of the answer.
             stop: Strings that end the answer; its text is cut before them.
             sampling: How tokens are chosen; greedy without it.
@@ -318,7 +361,8 @@ class Autodraft:
         prompt = self._prompt(input_text, messages, prompt_ids)
         wish = Wish(sampling or GREEDY, exact, top_logprobs, reuse_prefix)
         limits = Limits(max_new_tokens, stop, cancelled or never)
-        request = self._request(prompt, self._spec(method, cs), wish, limits)
+        spec = self._spec(method, cs, slo)
+        request = self._request(prompt, spec, wish, limits)
         text, until_stop, pieces = TextStream(self.decode), StopText(stop), []
         with self._link_dropped_on_error():
             for block in request:
@@ -329,7 +373,8 @@ class Autodraft:
             pieces.append(piece)
             yield piece
         if on_end is not None:
-            on_end(_result("".join(pieces), request))
+            limits_met = self._tradeoffs.reports(spec, request.record)
+            on_end(_result("".join(pieces), request, limits_met))
 
     def trace(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> Trace:
         """Return what the draft model would have said at each place of an answer, greedily.
@@ -388,12 +433,22 @@ class Autodraft:
         assert messages is not None
         return self.encode_chat(messages)
 
-    def _spec(self, method: MethodSpec | str, cs: float | str | None) -> MethodSpec:
-        """Return the method that is asked for; only one that adapts takes a cost sensitivity."""
+    def _spec(
+        self,
+        method: MethodSpec | str,
+        cs: float | str | None,
+        slo: SloConfig | Mapping[str, float] | None,
+    ) -> MethodSpec:
+        """Return the method that is asked for; only one that adapts takes cs and limits."""
         if isinstance(method, str) and method.removesuffix(AT_SERVER) == ADAPTIVE:
-            return self._config.adaptive(sensitivity(cs), name=method)
-        if cs is not None:
-            raise ValueError(f"cs={cs!r} is for method='{ADAPTIVE}' given by name. Leave it out.")
+            spec = self._config.adaptive(sensitivity(cs), name=method)
+            given = {} if slo is None else {"slo": limits_given(slo)}
+            return spec.model_copy(update=given)
+        for name, value in (("cs", cs), ("slo", slo)):
+            if value is not None:
+                raise ValueError(
+                    f"{name}={value!r} is for method='{ADAPTIVE}' given by name. Leave it out."
+                )
         return self._config.method(method) if isinstance(method, str) else method
 
     def _request(self, prompt: list[int], spec: MethodSpec, wish: Wish, limits: Limits) -> Request:
@@ -411,18 +466,12 @@ class Autodraft:
                 "larger --max-context where the model allows it."
             )
         require_known_tokens(wish.sampling, welcome.vocab_size)
+        if spec.cs is not None:
+            self._tradeoffs.begin(spec)
         rules = StopRules(frozenset(welcome.eos_ids), limit, tuple(limits.stop))
         decoder = make_method(spec, self._user.side, wish, rules.eos_ids)
         meters, decode = self._user.meters(), self._user.tokenizer.decode
         return Request(target, decoder, prompt, rules, meters, decode, wish, limits.cancelled)
-
-    def _save_tradeoff(
-        self, spec: MethodSpec, record: RequestRecord, folder: str | Path | None
-    ) -> None:
-        pair = self._user.side.pair
-        assert pair is not None, "autodraft has just run"
-        where = None if folder is None else Path(folder)
-        self._tradeoffs.save(self._user.known, pair.link, spec, record, where)
 
     @contextlib.contextmanager
     def _link_dropped_on_error(self) -> Iterator[None]:
@@ -434,7 +483,7 @@ class Autodraft:
             raise
 
 
-def _result(text: str, request: Request) -> GenerationResult:
+def _result(text: str, request: Request, limits: list[LimitReport] | None) -> GenerationResult:
     record = request.record
     return GenerationResult(
         text=text,
@@ -443,4 +492,5 @@ def _result(text: str, request: Request) -> GenerationResult:
         request=record,
         rounds=request.rounds,
         scores=request.scores,
+        limits=limits,
     )

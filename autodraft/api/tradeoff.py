@@ -1,106 +1,146 @@
 """The trade-off curve of an engine: predicted once for a pair and a link, measured by its answers.
 
-Puts profile, simulator and files together. Runs no request.
+Puts profile, simulator and files together, and says what a curve means for limits. Runs no request.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from autodraft.config import DEFAULT_MAX_NEW_TOKENS, ExperimentConfig, MethodSpec
+from autodraft.config import DEFAULT_MAX_NEW_TOKENS, ExperimentConfig, MethodSpec, SloConfig
 from autodraft.cost import CurvePoint
-from autodraft.engine.user import Known
-from autodraft.profiling.link import LinkEstimate
-from autodraft.records import RequestRecord
+from autodraft.engine.user import UserSide
+from autodraft.policy.limits import CLOSE, Aim, aim_at, bounds_of, multipliers_at
+from autodraft.records import LimitReport, RequestRecord
 from autodraft.settings import data_dir
 from autodraft.simulate import Devices, Place
-from autodraft.simulate.curve import REFERENCE_CS, Outlook, reference_curve, timed
+from autodraft.simulate.curve import REFERENCE_CS, Outlook, point_of, reference_curve, timed
 from autodraft.simulate.saved import TRADEOFF_FOLDER, Measured, SavedCurve
 
 _ASSUMED: Final = "both machines as idle as when they were profiled"
 
 
-def devices_of(known: Known) -> Devices:
-    """Return what was measured of a pair's machines, in the simulator's form."""
-    return Devices(
-        known.tables.draft,
-        known.tables.target,
-        f"profile of {known.key}",
-        (_ASSUMED,),
-    )
-
-
 class Tradeoffs:
-    """The curves of one engine."""
+    """The curves of one engine; its pair has been profiled before anything is asked of them."""
 
-    def __init__(self, config: ExperimentConfig) -> None:
-        """Take the configuration: prices, ceilings and the objective."""
+    def __init__(self, config: ExperimentConfig, user: UserSide) -> None:
+        """Take the configuration, for ceilings and objective, and who knows the pair."""
         self._config = config
+        self._user = user
 
-    def outlook(self, known: Known, link: LinkEstimate, max_new_tokens: int) -> Outlook:
-        """Return what curves are predicted from.
-
-        Args:
-            known: The pair.
-            link: The link as it is.
-            max_new_tokens: Most tokens of an answer.
-        """
-        place = Place(devices_of(known), known.money, link)
-        found = known.survey
-        return Outlook(place, found.traces, found.prior, known.key, max_new_tokens)
-
-    def specs(
-        self, cs_values: Sequence[float] = REFERENCE_CS, like: MethodSpec | None = None
-    ) -> list[MethodSpec]:
-        """Return autodraft at cost sensitivities.
-
-        Args:
-            cs_values: The cost sensitivities.
-            like: A spec whose other fields hold; None takes the configuration's.
-        """
-        base = like or self._config.adaptive(REFERENCE_CS[0])
-        return [base.model_copy(update={"cs": cs, "variant": ""}) for cs in cs_values]
+    def devices(self) -> Devices:
+        """Return what was measured of the pair's machines, in the simulator's form."""
+        known = self._user.known
+        source = f"profile of {known.key}"
+        return Devices(known.tables.draft, known.tables.target, source, (_ASSUMED,))
 
     def predicted(
         self,
-        known: Known,
-        link: LinkEstimate,
-        max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
         cs_values: Sequence[float] = REFERENCE_CS,
+        max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
         like: MethodSpec | None = None,
     ) -> list[CurvePoint]:
-        """Return a predicted curve, kept under ``reference/`` in the data folder."""
-        outlook = self.outlook(known, link, max_new_tokens)
-        return reference_curve(outlook, self.specs(cs_values, like), data_dir())
+        """Return a predicted curve, kept under ``reference/`` in the data folder.
+
+        Args:
+            cs_values: Cost sensitivities.
+            max_new_tokens: Most tokens of an answer.
+            like: A spec whose other fields hold; None takes the configuration's.
+
+        Raises:
+            ProfileError: If a curve that is kept is damaged, or one cannot be kept.
+        """
+        specs = self._specs(cs_values, like)
+        return reference_curve(self._outlook(max_new_tokens), specs, data_dir())
+
+    def aim(self, spec: MethodSpec) -> Aim:
+        """Return what is to be expected of a spec's limits, and where to begin.
+
+        Args:
+            spec: autodraft with at least one limit.
+
+        Raises:
+            ProfileError: As ``predicted``.
+        """
+        assert spec.cs is not None, "only autodraft follows limits"
+        return aim_at(self.predicted(like=spec), spec.slo, spec.cs)
+
+    def begin(self, spec: MethodSpec) -> None:
+        """Let limits that are new to the pair begin where they are expected to be met.
+
+        Raises:
+            ProfileError: As ``predicted``.
+        """
+        pair = self._user.known.pair
+        if spec.slo.limits and spec.cs is not None and not pair.steers(spec):
+            pair.steering(spec).start_at(*multipliers_at(spec.cs, self.aim(spec).cs))
+
+    def reports(self, spec: MethodSpec, record: RequestRecord) -> list[LimitReport] | None:
+        """Return what became of a spec's limits in one answer; None without limits."""
+        if not spec.slo.limits:
+            return None
+        point = point_of(spec, [timed(record)], self._place())
+        return limit_reports(self.aim(spec), spec.slo, point)
 
     def save(
-        self,
-        known: Known,
-        link: LinkEstimate,
-        spec: MethodSpec,
-        record: RequestRecord,
-        folder: Path | None,
+        self, spec: MethodSpec, record: RequestRecord, folder: Path | None
     ) -> tuple[Path, Path]:
         """Add an answer to the curve of its kind and write it; return JSON and picture.
 
         Args:
-            known: The pair.
-            link: The link as it was.
             spec: What made the answer.
             record: The answer's.
             folder: Where to; None takes ``tradeoff/`` in the data folder.
 
         Raises:
             StoreError: If a file cannot be read or written.
-            ProfileError: If a predicted curve that is kept is damaged.
+            ProfileError: As ``predicted``.
             ConfigError: If matplotlib is missing.
         """
         assert spec.cs is not None, "only autodraft has a curve"
-        outlook = self.outlook(known, link, DEFAULT_MAX_NEW_TOKENS)
-        specs = self.specs(like=spec)
-        points = reference_curve(outlook, specs, data_dir())
-        curve = SavedCurve(outlook, specs, points)
+        outlook, specs = self._outlook(DEFAULT_MAX_NEW_TOKENS), self._specs(REFERENCE_CS, spec)
+        curve = SavedCurve(outlook, specs, reference_curve(outlook, specs, data_dir()))
         where = folder or data_dir() / TRADEOFF_FOLDER
         curve.read(where)
         curve.measured.setdefault(spec.cs, Measured()).add(timed(record))
         return curve.write(where)
+
+    def _place(self) -> Place:
+        known = self._user.known
+        return Place(self.devices(), known.money, known.pair.link)
+
+    def _outlook(self, max_new_tokens: int) -> Outlook:
+        known = self._user.known
+        found = known.survey
+        return Outlook(self._place(), found.traces, found.prior, known.key, max_new_tokens)
+
+    def _specs(self, cs_values: Sequence[float], like: MethodSpec | None) -> list[MethodSpec]:
+        """Return autodraft at cost sensitivities, free of limits."""
+        base = like or self._config.adaptive(REFERENCE_CS[0])
+        free = {"variant": "", "slo": SloConfig()}
+        return [base.model_copy(update={**free, "cs": cs}) for cs in cs_values]
+
+
+def limit_reports(aim: Aim, slo: SloConfig, point: CurvePoint | None) -> list[LimitReport]:
+    """Return what became of limits.
+
+    Args:
+        aim: What was expected.
+        slo: The limits.
+        point: What was measured; None where that is not known.
+    """
+    found = []
+    for bound, forecast in zip(bounds_of(slo), aim.forecasts, strict=True):
+        attained = None if point is None else bound.figure(point)
+        met = None if attained is None else bound.shortfall(attained) <= CLOSE
+        found.append(
+            LimitReport(
+                tag=bound.tag,
+                limit=bound.value,
+                attained=attained,
+                met=met,
+                attainable=forecast.attainable,
+                feasible=forecast.feasible,
+            )
+        )
+    return found

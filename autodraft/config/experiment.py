@@ -257,6 +257,7 @@ class ExperimentConfig(Strict):
             mode=mode,
             handover=self.algorithms.enable_handover and mode != "adaptive_only",
             fixed=fixed_within(shape, self.tree),
+            slo=self.slo,
         )
 
 

@@ -328,11 +328,11 @@ class DatasetConfig(Block):
 
 
 def _limit(tag: str, meaning: str, unit: str) -> Any:
-    return knob(tag, _LIMIT, meaning, unit=unit, acts=False, only=(None,))
+    return knob(tag, _LIMIT, meaning, unit=unit)
 
 
 class SloConfig(Block):
-    """Limits that hold beside `cs`."""
+    """Limits that hold beside `cs`; `autodraft` follows them, every method is judged by them."""
 
     min_tokens_per_s: Annotated[
         float | None, _limit("MIN_TOKENS_PER_S", "Least speed.", "tokens/s")
@@ -347,3 +347,8 @@ class SloConfig(Block):
     max_ttft_ms: Annotated[
         float | None, _limit("MAX_TTFT_MS", "Longest time to the first token.", "ms")
     ] = None
+
+    @property
+    def limits(self) -> bool:
+        """Whether there is any limit."""
+        return any(getattr(self, name) is not None for name in type(self).model_fields)

@@ -18,7 +18,7 @@ from autodraft.config.methods import (
     METHOD_NAMES,
     WITH_DRAFT_MODEL,
 )
-from autodraft.config.setup import OBJECTIVES
+from autodraft.config.setup import OBJECTIVES, SloConfig
 from autodraft.errors import ConfigError
 
 AVAILABLE_METHODS: Final = frozenset(
@@ -47,6 +47,7 @@ class MethodSpec(Strict):
         handover: Let the server decode alone where speculation does not pay (autodraft).
         fixed: Width, depth and nodes that autodraft's modes ``no_width``, ``no_depth`` and
             ``no_nodes`` hold fixed, each within the limits above.
+        slo: Limits that autodraft follows beside ``cs``; other methods do not know them.
     """
 
     method: str
@@ -62,6 +63,7 @@ class MethodSpec(Strict):
     mode: str = ABLATION_MODES[0]
     handover: bool = False
     fixed: tuple[int, int, int] = FIXED_TREE_WHEN_AUTO
+    slo: SloConfig = SloConfig()
 
     @field_validator("method")
     @classmethod
@@ -89,7 +91,7 @@ class MethodSpec(Strict):
                     "None. Give a number, or take the spec from ExperimentConfig.adaptive(cs)."
                 )
             return self
-        for name in ("cs", "mode", "handover"):
+        for name in ("cs", "mode", "handover", "slo"):
             if (value := getattr(self, name)) != type(self).model_fields[name].default:
                 raise ValueError(
                     f"{name}={value!r} is for {ADAPTIVE} alone, and the method is {self.method}. "

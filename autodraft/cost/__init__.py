@@ -1,6 +1,6 @@
 """What a generation costs, in dollars or joules. Pure functions; they measure nothing."""
 
-from autodraft.cost.blend import SECONDS, Phases, Powers, blend, phase_units
+from autodraft.cost.blend import SECONDS, Phases, Powers, blend, phase_units, weighted
 from autodraft.cost.objective import (
     BILLINGS,
     OBJECTIVE_UNITS,
@@ -39,4 +39,5 @@ __all__ = [
     "quantities_of",
     "sum_quantities",
     "takes_part",
+    "weighted",
 ]

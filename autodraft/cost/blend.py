@@ -5,7 +5,8 @@ and κ being server-only's seconds and objective units per token. Cost is linear
 costs the weight of each of its phases times their length. Knows no table and no tree.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from typing import Final
 
 from autodraft.cost.objective import Prices, Quantities, objective_units
@@ -68,6 +69,8 @@ class Phases:
             + self.downlink_byte * downlink_bytes
         )
 
+
+_NAMES: Final = tuple(field.name for field in fields(Phases))
 
 SECONDS: Final = Phases(
     draft_s=1.0,
@@ -155,6 +158,14 @@ def _known(objective: str, units: float | None) -> float:
     return units
 
 
+def weighted(parts: Iterable[tuple[float, Phases]]) -> Phases:
+    """Return the sum of phases, each times its weight."""
+    found = list(parts)
+    return Phases(
+        **{name: sum(weight * getattr(each, name) for weight, each in found) for name in _NAMES}
+    )
+
+
 def blend(units: Phases, cs: float, tau_s: float, kappa: float) -> Phases:
     """Return the blended weight of each phase; server-only decoding costs 1 a token.
 
@@ -167,9 +178,4 @@ def blend(units: Phases, cs: float, tau_s: float, kappa: float) -> Phases:
     a = (1 - cs) / tau_s
     b = cs / kappa if cs else 0.0
 
-    def mix(seconds: float, cost: float) -> float:
-        return a * seconds + b * cost
-
-    return Phases(
-        **{name: mix(getattr(SECONDS, name), getattr(units, name)) for name in vars(SECONDS)}
-    )
+    return weighted([(a, SECONDS), (b, units)])

@@ -4,6 +4,7 @@ The answer is the same either way: every token that the server makes is committe
 speculation is tried again the draft catches up with them, as part of that round's drafting.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 
 from autodraft.engine.remote import RemoteTarget
@@ -39,6 +40,7 @@ class Adaptive:
         )
         self._asked = False
         self._alone_tokens = 0
+        self._last_token = 0.0
 
     @property
     def node_budget(self) -> int:
@@ -47,7 +49,7 @@ class Adaptive:
 
     def start(self, target: RemoteTarget, prompt: Sequence[int], max_new_tokens: int) -> float:
         """Decide who begins; let the drafter take in the prompt where that is the user."""
-        policy = self._policy
+        policy, self._last_token = self._policy, time.perf_counter()
         policy.start(len(prompt), max_new_tokens)
         self._handover.begin(policy.opening_cost, policy.loss)
         if self._handover.alone:
@@ -57,6 +59,7 @@ class Adaptive:
 
     def decode(self, progress: Progress, target: RemoteTarget) -> Iterator[list[int]]:
         """Yield the tokens of rounds, and those that the server makes alone."""
+        self._policy.observe_beginning(self._lap(), target.prefill_s)
         while progress.finish is None or self._asked:
             if self._handover.alone:
                 yield from self._decode_alone(progress, target)
@@ -77,9 +80,15 @@ class Adaptive:
             reliability=policy.reliability.bins(),
         )
 
+    def _lap(self) -> float:
+        """Return the seconds since the tokens before, or since the request began."""
+        before, self._last_token = self._last_token, time.perf_counter()
+        return self._last_token - before
+
     def _decode_round(self, progress: Progress, target: RemoteTarget) -> list[int]:
         block, outcome = self._rounds.round(progress, target)
         self._handover.observe_round(self._policy.weigh(outcome), self._policy.transfer)
+        self._lap()
         return block
 
     def _decode_alone(self, progress: Progress, target: RemoteTarget) -> Iterator[list[int]]:
@@ -87,17 +96,21 @@ class Adaptive:
         if not self._asked:
             target.ask_generate()
         self._asked = False
-        policy, handover, stopping = self._policy, self._handover, False
+        policy, handover = self._policy, self._handover
+        stopping = on_trial = False
         for step in target.steps():
             progress.queue_s += step.queue_s
-            policy.observe_plain(len(progress.context), step.forward_s)
+            policy.observe_plain(len(progress.context), step.forward_s, self._lap())
             block = progress.commit(step.tokens, step.scores)
             self._alone_tokens += len(block)
             yield block
             plain = policy.plain
             handover.observe_alone(plain * len(block))
-            if not stopping and handover.probe_is_due(policy.loss, plain * progress.remaining):
+            if stopping:
+                continue
+            on_trial = handover.probe_is_due(policy.loss, plain * progress.remaining)
+            if on_trial or policy.pays_again:
                 target.stop_stream()
                 stopping = True
         if progress.finish is None:
-            handover.begin_probe()
+            handover.begin_probe(on_trial=on_trial)

@@ -138,7 +138,10 @@ class RemoteTarget:
 
     Attributes:
         welcome: What it said of itself.
+        prefill_s: Time of the model for the present prompt, on the server's clock.
     """
+
+    prefill_s = 0.0
 
     def __init__(self, link: Link, wish: TargetWish) -> None:
         """Shake hands.
@@ -194,10 +197,11 @@ class RemoteTarget:
         """Wait for the first token of the answer."""
         opened = self._link.receive(msg.Opened)
         reply = self._link.receive(msg.Prefilled)
+        self.prefill_s = reply.forward_us / US_PER_S
         return Beginning(
             [reply.token],
             reply.queue_us / US_PER_S,
-            reply.forward_us / US_PER_S,
+            self.prefill_s,
             scores_of(reply.scores),
             opened.exact,
             reply.reused,

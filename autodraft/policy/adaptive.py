@@ -21,7 +21,8 @@ from autodraft.policy.base import Outcome, Prediction, TreeLimits
 from autodraft.policy.calibration import Calibration, Reliability
 from autodraft.policy.costs import Latencies, RoundCosts, Shapes
 from autodraft.policy.forecast import CHILDREN, ChildForecast, GainTable
-from autodraft.policy.handover import Weighed, Worth, patience
+from autodraft.policy.handover import COST_STEP, Weighed, Worth, patience
+from autodraft.policy.limits import Steering, Usage, usage_of
 from autodraft.policy.opening import Opening, Trials, opening_cost
 from autodraft.tree.draft_tree import FloatArray, IntArray
 from autodraft.tree.growth import TreeGrowth
@@ -32,6 +33,8 @@ _CONFIDENT_TRIALS: Final = 400.0
 """Judged candidates that make half of full confidence in the calibration."""
 _MOST_PACE: Final = 5.0
 """How much slower than expected a forward is taken to be at most; and faster."""
+_SURELY: Final = 0.97
+"""Rounds that limits call back must cost no more than so much of plain decoding."""
 _USUAL_TOKENS: Final = 128
 """Length of an answer that may have more tokens."""
 
@@ -144,6 +147,7 @@ class AdaptivePolicy:
         phases: Phases,
         pair: PairKnowledge,
         ablation: Ablation | None = None,
+        steering: Steering | None = None,
     ) -> None:
         """Prepare for a request; ``start`` comes next.
 
@@ -152,10 +156,12 @@ class AdaptivePolicy:
             phases: The user's blend.
             pair: What is known of the pair.
             ablation: Parts that are held still.
+            steering: Moves the blend so that limits are met; None leaves it as it is.
         """
         children = min(CHILDREN, max(1, limits.node_budget))
         self.limits = TreeLimits(limits.width, limits.max_depth, limits.node_budget, children)
-        self._phases = phases
+        self._nominal = phases
+        self._steering = steering
         self._pair = pair
         self._still = ablation or Ablation()
         self.draft_reliability = Reliability()
@@ -164,12 +170,16 @@ class AdaptivePolicy:
         self._widths = self._width_options()
         self.start(0, 1)
 
+    @property
+    def _phases(self) -> Phases:
+        return self._nominal if self._steering is None else self._steering.phases
+
     def start(self, prompt_tokens: int, max_new_tokens: int) -> None:
         """Begin a request: forecast what its rounds will be worth."""
-        costs, limits = self._costs(prompt_tokens), self.limits
-        self._round = _Round(costs, np.empty(0))
+        self._round = _Round(self._costs(prompt_tokens), np.empty(0))
         self._max_new_tokens = max_new_tokens
-        self._shapes = Shapes(costs, self._pair.gains, limits.max_depth, limits.width)
+        self._usual: FloatArray | None = None
+        self._shapes = self._shapes_now()
         promise = self._shapes.cheapest()
         self.worth = Worth(promise.cost, promise.gain, self._pair.confidence)
 
@@ -183,9 +193,44 @@ class AdaptivePolicy:
         """Cost of a token that the server decodes alone, as things are."""
         return self._round.costs.plain
 
-    def observe_plain(self, context_tokens: int, step_s: float) -> None:
-        """Learn from a token that the server has decoded alone."""
+    def observe_beginning(self, seconds: float, prefill_s: float) -> None:
+        """Take note of what the first token has taken: it counts in the limits as any other does.
+
+        Args:
+            seconds: From submit to the first token.
+            prefill_s: The target's part of it.
+        """
+        if self._steering is not None:
+            self._steering.observe(Usage(0.0, prefill_s, seconds - prefill_s), 1, later=0)
+
+    def observe_plain(self, context_tokens: int, step_s: float, elapsed_s: float) -> None:
+        """Learn from a token that the server has decoded alone.
+
+        Args:
+            context_tokens: Tokens before it.
+            step_s: Time of its forward.
+            elapsed_s: Time since the token before.
+        """
         self._pair.latencies.target.observe(1, context_tokens, step_s)
+        if self._steering is not None:
+            self._steering.observe(Usage(0.0, step_s, max(0.0, elapsed_s - step_s)), 1, later=1)
+
+    @property
+    def pays_again(self) -> bool:
+        """Whether moved weights make rounds cheaper than the server alone; without limits never."""
+        if self._steering is None:
+            return False
+        self._round.costs = self._costs(self._round.costs.context_tokens)
+        if self._usual is None:  # no round yet
+            self._shapes = self._shapes_now()
+            return self.opening.pays(self.opening_cost / _SURELY)
+        self._reprice()
+        return self.worth.value < _SURELY * self.plain
+
+    def _reprice(self) -> None:
+        """Let θ follow weights that have moved."""
+        if self._steering is not None and self._usual is not None:
+            self.worth.reprice(self._phases.of_round(*self._usual))
 
     @property
     def transfer(self) -> float:
@@ -210,14 +255,7 @@ class AdaptivePolicy:
 
     def cost_of(self, outcome: Outcome) -> float:
         """Return what a round has cost."""
-        other_s = outcome.round_s - outcome.draft_s - outcome.verify_s
-        return self._phases.of_round(
-            outcome.draft_s,
-            outcome.verify_s,
-            other_s,
-            outcome.uplink_bytes,
-            outcome.downlink_bytes,
-        )
+        return self._phases.of_round(*usage_of(outcome))
 
     # ------------------------------------------------------------------------- one round
 
@@ -225,6 +263,7 @@ class AdaptivePolicy:
         """Begin a round: look up what things cost behind this context."""
         values = -np.sort(-np.exp(retrieved))[: self.limits.node_budget]
         self._round = _Round(self._costs(context_tokens), values)
+        self._reprice()
 
     def width(self, growth: TreeGrowth) -> int:
         """Return the width of the level that pays most, 0 where none pays."""
@@ -285,14 +324,28 @@ class AdaptivePolicy:
 
     def weigh(self, outcome: Outcome) -> Weighed:
         """Track θ; return what a round has cost and what it is worth."""
-        cost, accepted = self.cost_of(outcome), len(outcome.reached) - 1
+        used, accepted = usage_of(outcome), len(outcome.reached) - 1
+        cost = self._phases.of_round(*used)
+        self._steer(used, 1 + accepted)
         worth = self.worth.observe(cost, self._round.plan.gain, accepted)
         # What slows this forward down would slow a plain one down as well.
         pace = outcome.verify_s / self.costs.verify_s[outcome.num_nodes]
         plain = self.costs.plain_at(min(max(pace, 1 / _MOST_PACE), _MOST_PACE))
         return Weighed(cost, worth, 1 + accepted, plain, self.worth.round_cost)
 
+    def _steer(self, used: Usage, tokens: int) -> None:
+        if self._steering is None:
+            return
+        now = np.array(used)
+        self._usual = now if self._usual is None else self._usual + COST_STEP * (now - self._usual)
+        self._steering.observe(used, tokens, later=tokens)
+
     # ----------------------------------------------------------------------- how it decides
+
+    def _shapes_now(self) -> Shapes:
+        """Return what fixed shapes cost and gain at present weights."""
+        limits = self.limits
+        return Shapes(self.costs, self._pair.gains, limits.max_depth, limits.width)
 
     def _costs(self, context_tokens: int) -> RoundCosts:
         cap = self.limits.node_budget

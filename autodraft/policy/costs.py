@@ -85,7 +85,7 @@ class RoundCosts:
         """
         self._phases = phases
         self._latencies = latencies
-        self._context = context_tokens
+        self.context_tokens = context_tokens
         self._steps: dict[int, float] = {}
         nodes = np.arange(cap + 1)
         self.verify_s: FloatArray = latencies.target.up_to(cap + 1, context_tokens)
@@ -102,7 +102,7 @@ class RoundCosts:
     def step_s(self, rows: int) -> float:
         """Return the seconds of one draft step."""
         if rows not in self._steps:
-            self._steps[rows] = self._latencies.draft.at(rows, self._context)
+            self._steps[rows] = self._latencies.draft.at(rows, self.context_tokens)
         return self._steps[rows]
 
     def step(self, rows: int) -> float:
@@ -111,7 +111,7 @@ class RoundCosts:
 
     def measured_step_s(self, rows: int) -> float:
         """Return the seconds of one draft step as the profile has it, without correction."""
-        return self._latencies.draft.table.at(rows, self._context)
+        return self._latencies.draft.table.at(rows, self.context_tokens)
 
     @property
     def plain(self) -> float:
@@ -124,7 +124,7 @@ class RoundCosts:
         Args:
             pace: How many times as long as expected the target's forwards take.
         """
-        step_s = self._latencies.target.at(1, self._context) * pace
+        step_s = self._latencies.target.at(1, self.context_tokens) * pace
         return self._phases.plain_s * step_s + self._phases.wait_s * self._latencies.queue_s
 
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from autodraft.policy.opening import TRIAL_SHARE, Opening, Trials
 
-_COST_STEP: Final = 0.25
+COST_STEP: Final = 0.25
 """Share of the newest round in the running means of cost and expected gain."""
 _MEMORY: Final = 0.98
 """What is left of an earlier round's weight, round by round, in how far gains come true."""
@@ -77,10 +77,14 @@ class Worth:
         """Present cost of a round."""
         return self._cost
 
+    def reprice(self, cost: float) -> None:
+        """Take what a usual round costs by weights that have moved."""
+        self._cost = cost
+
     def observe(self, cost: float, promised: float, accepted: int) -> float:
         """Take note of a round; return the tokens that it is worth, chance left out."""
-        self._cost += _COST_STEP * (cost - self._cost)
-        self._gain += _COST_STEP * (promised - self._gain)
+        self._cost += COST_STEP * (cost - self._cost)
+        self._gain += COST_STEP * (promised - self._gain)
         self._promised = _MEMORY * self._promised + promised
         self._kept = _MEMORY * self._kept + accepted
         return 1.0 + self.truth * promised
@@ -182,10 +186,14 @@ class HandOver:
         """
         return self._trials.due(loss) and TRIAL_SHARE * left >= loss
 
-    def begin_probe(self) -> None:
-        """Speculation is tried again: it is given up as before."""
+    def begin_probe(self, *, on_trial: bool = True) -> None:
+        """Speculation is tried again: it is given up as before.
+
+        Args:
+            on_trial: Whether the purse pays; else rounds are expected to pay for themselves.
+        """
         self.alone = False
-        self._on_trial = True
+        self._on_trial = on_trial
         self._regret = self._misfortune = 0.0
 
     def end(self) -> None:

@@ -7,19 +7,22 @@ request. Measures nothing itself.
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from autodraft.config import MethodSpec, ObjectiveConfig
+from autodraft.config import MethodSpec, ObjectiveConfig, SloConfig
 from autodraft.cost import SECONDS, Phases, Powers, Prices, blend, phase_units
 from autodraft.decoding.sampling import GREEDY
 from autodraft.errors import ConfigError
 from autodraft.policy.adaptive import Ablation, AdaptivePolicy, PairKnowledge
 from autodraft.policy.base import TreeLimits
 from autodraft.policy.costs import Latencies, RoundCosts, Shapes
+from autodraft.policy.limits import Rates, Steering
 from autodraft.policy.survey import DEPTH, WIDTHS, PairPrior
 from autodraft.profiling.correction import CorrectedTable
 from autodraft.profiling.link import LinkEstimate
 from autodraft.profiling.tables import CONTEXTS, LatencyTable
 from autodraft.units import MS_PER_S
 
+_MONEY: Final = "total_cost"
+"""What limits on money count, whatever the objective is."""
 _OTHER_KIND_TRUST: Final = 0.1
 """What the survey's trials are worth where tokens are drawn."""
 _TOKEN_BYTES: Final = 14
@@ -99,6 +102,7 @@ class Pair:
             link,
         )
         self._known: dict[str, PairKnowledge] = {}
+        self._steerings: dict[tuple[Phases, SloConfig], Steering] = {}
         self._tables = tables
         self._money = money
 
@@ -150,11 +154,33 @@ class Pair:
         Raises:
             ConfigError: If its objective needs a power that is not known.
         """
+        phases = self._blended(spec)
+        limits = TreeLimits(spec.width, spec.max_depth, spec.node_budget)
+        steering = self.steering(spec) if spec.slo.limits else None
+        return AdaptivePolicy(limits, phases, self.knowledge(kind), _ablation(spec), steering)
+
+    def steers(self, spec: MethodSpec) -> bool:
+        """Return whether the limits of a spec have been followed before."""
+        return (self._blended(spec), spec.slo) in self._steerings
+
+    def steering(self, spec: MethodSpec) -> Steering:
+        """Return what holds a spec to its limits, from request to request.
+
+        Raises:
+            ConfigError: If the objective, or total cost, needs a power that is not known.
+        """
+        nominal = self._blended(spec)
+        key = (nominal, spec.slo)
+        if key not in self._steerings:
+            tau_s, kappa_usd = self.normalisers(_MONEY)
+            rates = Rates(tau_s, kappa_usd, self._money.phases(_MONEY))
+            self._steerings[key] = Steering(nominal, rates, spec.slo)
+        return self._steerings[key]
+
+    def _blended(self, spec: MethodSpec) -> Phases:
         assert spec.cs is not None, "only autodraft is adapted"
         tau_s, kappa = self.normalisers(spec.objective)
-        phases = blend(self._money.phases(spec.objective), spec.cs, tau_s, kappa)
-        limits = TreeLimits(spec.width, spec.max_depth, spec.node_budget)
-        return AdaptivePolicy(limits, phases, self.knowledge(kind), _ablation(spec))
+        return blend(self._money.phases(spec.objective), spec.cs, tau_s, kappa)
 
     def _fastest_tree_units(self, units: Phases) -> float:
         """Return the units per token of the fastest fixed tree over a link without delay."""

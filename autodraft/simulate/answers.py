@@ -208,6 +208,7 @@ def decode_adaptively(
     handover.begin(policy.opening_cost, policy.loss)
     asked = handover.alone  # right behind the prompt: no round trip is lost
     answer.begin(drafts_here=not asked)
+    policy.observe_beginning(answer.tally.ttft_s, answer.tally.busy_s)
     while not answer.over:
         if not handover.alone:
             outcome = answer.round(by, policy.limits.node_budget)
@@ -225,14 +226,18 @@ def _decode_stretch(answer: Answer, policy: AdaptivePolicy, handover: HandOver) 
 
     While the word to stop is on its way the server goes on, and so do its tokens.
     """
-    stopped_at = None
+    stopped_at, on_trial = None, False
     while not answer.over and (stopped_at is None or answer.tally.now_s < stopped_at):
-        policy.observe_plain(answer.context_tokens, answer.plain())
+        before_s = answer.tally.now_s
+        step_s = answer.plain()
+        policy.observe_plain(answer.context_tokens, step_s, answer.tally.now_s - before_s)
         answer.tally.alone += 1
         plain = policy.plain
         handover.observe_alone(plain)
-        due = handover.probe_is_due(policy.loss, plain * answer.remaining)
-        if stopped_at is None and due:
+        if stopped_at is not None:
+            continue
+        on_trial = handover.probe_is_due(policy.loss, plain * answer.remaining)
+        if on_trial or policy.pays_again:
             stopped_at = answer.tally.now_s + answer.tally.world.link.rtt_s
     if not answer.over:
-        handover.begin_probe()
+        handover.begin_probe(on_trial=on_trial)

@@ -7,8 +7,15 @@ from typing import Any
 import msgspec
 
 from autodraft import Sampling
-from autodraft.config import ExperimentConfig, MethodSpec, ModelsConfig, NetworkSetting
+from autodraft.config import (
+    ExperimentConfig,
+    MethodSpec,
+    ModelsConfig,
+    NetworkSetting,
+    SloConfig,
+)
 from autodraft.errors import AutodraftError
+from autodraft.policy.limits import Forecast
 from autodraft.records import GenerationResult, RequestRecord, RoundRecord
 from autodraft.simulate import Trace
 from evaluation.lines import Case, RequestLine
@@ -126,6 +133,7 @@ class FakeEngine:
             "draft": {"model": "fake draft", "device": "a CPU"},
         }
         self.traced: list[tuple[int, ...]] = []
+        self.forecasts: list[tuple[str, SloConfig]] = []
         self._failure = failure
 
     def connect(self) -> None:
@@ -177,6 +185,12 @@ class FakeEngine:
             request=record,
             rounds=[ROUND, msgspec.structs.replace(ROUND, round=2)],
         )
+
+    def forecast(self, slo: SloConfig, *, spec: MethodSpec) -> list[Forecast]:
+        self.forecasts.append((spec.label, slo))
+        limit = slo.min_tokens_per_s
+        assert limit is not None, "the only limit that this engine knows"
+        return [Forecast("MIN_TOKENS_PER_S", limit, 30.0, limit <= 30)]
 
     def trace(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> Trace:
         self.traced.append(tuple(prompt_ids))
