@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 
 from autodraft.config import MethodSpec, SloConfig
-from autodraft.units import MS_PER_S
 from evaluation.metrics import SummaryRow
 from evaluation.roles import Engine
 from evaluation.whole_tables import UNKNOWN, print_whole
@@ -81,7 +80,7 @@ def _judged(row: SummaryRow, slo: SloConfig) -> list[tuple[str, float, float | N
 
 
 def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * MS_PER_S
+    return None if seconds is None else seconds * 1e3
 
 
 def _met(limit: float, attained: float, least: bool) -> bool:
