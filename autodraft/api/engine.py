@@ -466,8 +466,7 @@ class Autodraft:
                 "larger --max-context where the model allows it."
             )
         require_known_tokens(wish.sampling, welcome.vocab_size)
-        if spec.cs is not None:
-            self._tradeoffs.begin(spec)
+        self._tradeoffs.begin(spec)
         rules = StopRules(frozenset(welcome.eos_ids), limit, tuple(limits.stop))
         decoder = make_method(spec, self._user.side, wish, rules.eos_ids)
         meters, decode = self._user.meters(), self._user.tokenizer.decode

@@ -71,8 +71,10 @@ class Tradeoffs:
         Raises:
             ProfileError: As ``predicted``.
         """
+        if spec.cs is None or not spec.slo.limits:
+            return
         pair = self._user.known.pair
-        if spec.slo.limits and spec.cs is not None and not pair.steers(spec):
+        if not pair.steers(spec):
             pair.steering(spec).start_at(*multipliers_at(spec.cs, self.aim(spec).cs))
 
     def reports(self, spec: MethodSpec, record: RequestRecord) -> list[LimitReport] | None:

@@ -188,8 +188,7 @@ class UserSide:
         welcome = self.connect().welcome
         self.meters()
         assert self._meter is not None
-        target = msgspec.structs.asdict(welcome)
-        target["draft"] = welcome.draft and msgspec.structs.asdict(welcome.draft)
+        target: dict[str, Any] = msgspec.to_builtins(welcome)
         draft, runtime = self._draft, self._config.runtime
         return {
             "target": {name: value for name, value in target.items() if name not in _NOT_DESCRIBED},

@@ -325,7 +325,7 @@ class AdaptivePolicy:
     def weigh(self, outcome: Outcome) -> Weighed:
         """Track θ; return what a round has cost and what it is worth."""
         used, accepted = usage_of(outcome), len(outcome.reached) - 1
-        cost = self._phases.of_round(*used)
+        cost = self.cost_of(outcome)
         self._steer(used, 1 + accepted)
         worth = self.worth.observe(cost, self._round.plan.gain, accepted)
         # What slows this forward down would slow a plain one down as well.

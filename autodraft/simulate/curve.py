@@ -21,6 +21,7 @@ REFERENCE_FOLDER: Final = "reference"
 """Name of the folder of predicted curves, inside that of AutoDraft's data."""
 REFERENCE_CS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
 _KIND: Final = "curve"
+_LEAST_RTT_S: Final = 1e-3
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,20 @@ class Outlook:
         points = [self.point(spec) for spec in specs]
         return [point for point in points if point is not None]
 
-    def key(self, specs: Sequence[MethodSpec]) -> str:
-        """Return all that a curve of these specs depends on, in words."""
+    def key(self, specs: Sequence[MethodSpec], digits: int = 2) -> str:
+        """Return all that a curve of these specs depends on, in words.
+
+        Args:
+            specs: autodraft at each cost sensitivity.
+            digits: Of what was measured of the link; a delay counts from a millisecond on.
+        """
         place = self.place
-        link = (
-            f"{place.link.rtt_s:.2g} s, {place.link.uplink_bytes_per_s:.2g} up, "
-            f"{place.link.downlink_bytes_per_s:.2g} down"
+        figures = (
+            max(place.link.rtt_s, _LEAST_RTT_S),
+            place.link.uplink_bytes_per_s,
+            place.link.downlink_bytes_per_s,
         )
+        link = ", ".join(f"{figure:.{digits}g}" for figure in figures)
         parts = {
             "pair": self.pair_key,
             "link": link,

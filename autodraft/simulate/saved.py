@@ -86,8 +86,8 @@ class SavedCurve:
 
     @property
     def stem(self) -> str:
-        """Name of its files, without suffix."""
-        key = self.outlook.key(self.specs)
+        """Name of its files, without suffix: one for links that are much the same."""
+        key = self.outlook.key(self.specs, digits=1)
         return f"{self.objective}-{sha256(key.encode()).hexdigest()[:_HASH_LENGTH]}"
 
     def measured_points(self) -> list[CurvePoint]:
