@@ -43,7 +43,7 @@ from autodraft.settings import client_token, data_dir
 from autodraft.transport.client import Link
 from autodraft.transport.shaping import LinkShape
 
-_NOT_DESCRIBED = {"added_tokens", "eos_ids"}
+_NOT_DESCRIBED = {"added_tokens", "eos_ids", "latencies"}  # times differ from start to start
 
 
 class Known(NamedTuple):
@@ -188,7 +188,8 @@ class UserSide:
         welcome = self.connect().welcome
         self.meters()
         assert self._meter is not None
-        target: dict[str, Any] = msgspec.to_builtins(welcome)
+        target = msgspec.structs.asdict(welcome)
+        target["draft"] = welcome.draft and msgspec.structs.asdict(welcome.draft)
         draft, runtime = self._draft, self._config.runtime
         return {
             "target": {name: value for name, value in target.items() if name not in _NOT_DESCRIBED},
