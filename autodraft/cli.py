@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from autodraft import __version__
 from autodraft.config import (
+    ADAPTIVE,
     AVAILABLE_METHODS,
     DEFAULT_HOST,
     DEFAULT_MAX_NEW_TOKENS,
@@ -42,6 +43,12 @@ EXIT_INTERRUPTED: Final = 130
 
 _DEFAULTS: Final = ServerConfig()
 _EXACT: Final = {"auto": None, "0": False, "1": True}
+_LIMITS: Final = {
+    "min_tokens_per_s": "at least so many tokens a second",
+    "max_cost_per_1m_tokens": "at most so many dollars per million tokens",
+    "max_tpot_ms": "at most so many ms per later token",
+    "max_ttft_ms": "at most so many ms to the first token",
+}
 _SAMPLING: Final = {
     "temperature": "0 takes the likeliest token; above, tokens are drawn",
     "top_k": "draw among so many of the likeliest; 0 is all",
@@ -228,10 +235,41 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     add(
         "--method", default=DEFAULT_METHOD, help=f"one of {', '.join(names)} (default: %(default)s)"
     )
+    _add_adapting(parser)
     add("--max-new-tokens", type=int, default=DEFAULT_MAX_NEW_TOKENS)
     _add_choosing(parser)
     add("--json", action="store_true", help="print the whole record as one JSON line instead")
     parser.set_defaults(command=_generate)
+
+
+def _add_adapting(parser: argparse.ArgumentParser) -> None:
+    """Add the options that only autodraft takes."""
+    add = parser.add_argument
+    add(
+        "--cs",
+        type=_sensitivity,
+        metavar="CS",
+        help="cost sensitivity of autodraft: 0 (speed first) … 1 (cost first), or tps, balanced, "
+        "cost",
+    )
+    add("--proactive", action="store_true", help="autodraft: draft ahead while the target verifies")
+    for name, text in _LIMITS.items():
+        option = f"--{name.replace('_', '-')}"
+        add(option, metavar="X", type=float, help=f"autodraft: {text}, held on average")
+
+
+def _sensitivity(text: str) -> float:
+    from autodraft.api.asking import sensitivity
+
+    try:
+        return float(text) if text[:1].isdigit() or text[:1] in "+-." else sensitivity(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _limits(arguments: argparse.Namespace) -> dict[str, float] | None:
+    given = {name: getattr(arguments, name) for name in _LIMITS}
+    return {name: value for name, value in given.items() if value is not None} or None
 
 
 def _add_choosing(parser: argparse.ArgumentParser) -> None:
@@ -277,6 +315,9 @@ def _generate(arguments: argparse.Namespace) -> int:
         for piece in engine.stream(
             prompt,
             method=arguments.method,
+            cs=arguments.cs,
+            proactive=arguments.proactive,
+            slo=_limits(arguments),
             max_new_tokens=arguments.max_new_tokens,
             stop=arguments.stop,
             sampling=sampling,
@@ -298,6 +339,12 @@ def _generate(arguments: argparse.Namespace) -> int:
 
 def _require_limits(arguments: argparse.Namespace) -> None:
     """Check what else would fail only once a model is loaded."""
+    given = {name: getattr(arguments, name) for name in ("cs", *_LIMITS)}
+    adapting = [name for name, value in given.items() if value is not None]
+    adapting += ["proactive"] if arguments.proactive else []
+    if adapting and arguments.method != ADAPTIVE:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in adapting)
+        raise ConfigError(f"{options}: for --method {ADAPTIVE} alone; it is {arguments.method}.")
     if arguments.max_new_tokens < 1:
         raise ConfigError(f"--max-new-tokens is {arguments.max_new_tokens}; use at least 1.")
     if not stop_strings_fit(arguments.stop):

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 RELIABILITY_BINS: Final = 10
 """Bins of equal width that predicted probabilities are counted in, from 0 to 1."""
 
@@ -44,7 +44,7 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
         num_nodes: Nodes sent to the target, root excluded.
         accepted_length: Drafted tokens kept (0 … depth), before the cut at EOS or a limit.
         emitted_tokens: Tokens added to the output, bonus token included, after that cut.
-        draft_s: Time spent drafting, where the method's placement puts it.
+        draft_s: Time spent drafting before the tree was sent, where the method's placement puts it.
         wait_s: Time from handing the tree to the link until the reply was there.
         queue_s: Part of ``wait_s`` that the request waited for the target model.
         verify_s: Part of ``wait_s`` that the target's forward and walk took.
@@ -56,6 +56,12 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
         predicted_s: What the round was expected to take when its tree was sent; ``None`` for
             methods that do not predict.
         predicted_tokens: Tokens that were expected of it, bonus token included.
+        ahead_s: Part of ``wait_s`` that was spent drafting ahead.
+        ahead_nodes: Nodes forwarded then.
+        ahead_hit: Whether this round began from what the one before had drafted ahead; ``None``
+            where that was nothing.
+        saved_s: Time of drafting that this round was spared, by the draft's latency table.
+        wasted_s: Part of ``ahead_s`` that no round has used: its share by nodes.
     """
 
     round: int
@@ -77,6 +83,11 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     target_j: float | None = None
     predicted_s: float | None = None
     predicted_tokens: float | None = None
+    ahead_s: float = 0.0
+    ahead_nodes: int = 0
+    ahead_hit: bool | None = None
+    saved_s: float = 0.0
+    wasted_s: float = 0.0
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +138,12 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
             narrowed.
         redecided_tokens: Tokens that were decided again, by a forward of their own.
         reused_prompt_tokens: Tokens of the prompt that the target's cache held already.
+        ahead_s: Time spent drafting ahead while replies were awaited; no part of ``draft_s``.
+        ahead_nodes: Nodes forwarded then.
+        ahead_rounds: Rounds behind one that drafted ahead.
+        ahead_hits: Those of them that began from what it had drafted ahead.
+        saved_s: Time of drafting that rounds were spared, by the draft's latency table.
+        wasted_s: Part of ``ahead_s`` that no round has used.
     """
 
     method: str
@@ -162,6 +179,12 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool = False
     redecided_tokens: int = 0
     reused_prompt_tokens: int = 0
+    ahead_s: float = 0.0
+    ahead_nodes: int = 0
+    ahead_rounds: int = 0
+    ahead_hits: int = 0
+    saved_s: float = 0.0
+    wasted_s: float = 0.0
 
 
 class LimitReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from autodraft.decoding.stopping import StopText
 from autodraft.decoding.text import TextStream
-from autodraft.engine import drafter, hosted, remote, verifier
+from autodraft.engine import drafter, hosted, levels, remote, verifier
 from autodraft.engine.rounds import Progress, Rounds
 from autodraft.engine.worker import ModelWorker
 from autodraft.models import candidates
@@ -194,9 +194,9 @@ DRAFT_PIECES: Final = (
     Piece(drafter, "top_candidates", "top_k"),
     Piece(drafter.Drafter, "draft", "draft_tree"),
     Piece(drafter.Drafter, "commit", "draft_tree"),
-    Piece(drafter._Levels, "__init__", "draft_tree"),
-    Piece(drafter._Levels, "add", "draft_tree"),
-    Piece(drafter._Levels, "slots", "draft_tree"),
+    Piece(levels.Levels, "__init__", "draft_tree"),
+    Piece(levels.Levels, "add", "draft_tree"),
+    Piece(levels.Levels, "slots", "draft_tree"),
     Piece(TreeGrowth, "__init__", "draft_tree"),
     Piece(TreeGrowth, "frontier", "draft_tree"),
     Piece(TreeGrowth, "add_level", "draft_tree"),

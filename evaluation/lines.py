@@ -16,7 +16,8 @@ from autodraft.records import SCHEMA_VERSION, GenerationResult, RequestRecord, R
 
 _NEWLINE: Final = b"\n"
 _HASH_DIGITS: Final = 16
-_READABLE: Final = (3, SCHEMA_VERSION)  # 3 knew neither choices nor scores; both have defaults
+# 3 knew neither choices nor scores, 4 no drafting ahead; all have defaults
+_READABLE: Final = (3, 4, SCHEMA_VERSION)
 _GAPS: Final = "output_gaps"
 
 

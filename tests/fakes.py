@@ -187,8 +187,18 @@ class LoopbackLink(Link):
         target: ModelRunner,
         eos_ids: Sequence[int] = (),
         decode: Decode | None = None,
+        waits: int = 3,
         **welcome: Any,
     ) -> None:
+        """Prepare.
+
+        Args:
+            target: The model.
+            eos_ids: Token ids that end an answer.
+            decode: Turns token ids into text.
+            waits: How often a reply is still awaited when asked.
+            welcome: Fields of the server's welcome that differ.
+        """
         self.address = "loopback"
         self.uplink_bytes = 0
         self.downlink_bytes = 0
@@ -200,6 +210,8 @@ class LoopbackLink(Link):
         self._welcome_fields = welcome
         self._replies: deque[bytes] = deque()
         self._decode = decode
+        self._waits = waits
+        self._waits_left = 0
         self._kept = Kept()
         self._open: msg.Open | None = None
         self._verifier: Verifier | None = None
@@ -214,8 +226,13 @@ class LoopbackLink(Link):
         frame = encode(message)
         self.uplink_bytes += len(frame)
         self.sent.append(message)
+        self._waits_left = self._waits
         for reply in self._answers(decode_client(frame)):
             self._replies.append(encode(reply))
+
+    def waiting(self) -> bool:
+        self._waits_left -= 1
+        return self._waits_left >= 0
 
     def receive(self, expected: type[Reply], timeout_s: float = 0.0) -> Reply:
         frame = self._replies.popleft()
@@ -342,11 +359,12 @@ def answer_by(
     max_new_tokens: int,
     eos_ids: Sequence[int] = (),
     wish: Wish = PLAIN,
+    meters: Meters | None = None,
     **welcome: Any,
 ) -> Answer:
     """Answer a prompt by a method over a loopback link."""
     link = LoopbackLink(target, eos_ids, **welcome)
     remote = RemoteTarget(link, TargetWish("loopback"))
     rules = StopRules(frozenset(eos_ids), max_new_tokens)
-    request = Request(remote, method, prompt, rules, Meters(), wish=wish)
+    request = Request(remote, method, prompt, rules, meters or Meters(), wish=wish)
     return Answer([token for block in request for token in block], request, link)

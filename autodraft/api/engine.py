@@ -258,6 +258,7 @@ class Autodraft:
         method: MethodSpec | str = DEFAULT_METHOD,
         cs: float | str | None = None,
         slo: SloConfig | Mapping[str, float] | None = None,
+        proactive: bool = False,
         max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
         stop: Sequence[str] = (),
         sampling: Sampling | None = None,
@@ -280,6 +281,7 @@ class Autodraft:
             slo: Limits beside it, held on average from answer to answer, for example
                 ``{"min_tokens_per_s": 20}``; also ``max_cost_per_1m_tokens``, ``max_tpot_ms``,
                 ``max_ttft_ms``. ``forecast`` says what is to be expected of them.
+            proactive: Draft ahead while the target verifies, where that pays (``autodraft``).
             max_new_tokens: Most tokens of the answer.
             stop: Strings that end the answer; its text is cut before them.
             sampling: How tokens are chosen; greedy without it.
@@ -303,7 +305,7 @@ class Autodraft:
         prompt = self._prompt(input_text, messages, prompt_ids)
         wish = Wish(sampling or GREEDY, exact, top_logprobs, reuse_prefix)
         limits = Limits(max_new_tokens, stop, cancelled or never)
-        spec = self._spec(method, cs, slo)
+        spec = self._spec(method, cs, slo, proactive)
         if save_tradeoff and spec.cs is None:
             raise ValueError(f"save_tradeoff=True is for method='{ADAPTIVE}' alone. Leave it out.")
         request = self._request(prompt, spec, wish, limits)
@@ -325,6 +327,7 @@ class Autodraft:
         method: MethodSpec | str = DEFAULT_METHOD,
         cs: float | str | None = None,
         slo: SloConfig | Mapping[str, float] | None = None,
+        proactive: bool = False,
         max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS,
         stop: Sequence[str] = (),
         sampling: Sampling | None = None,
@@ -346,6 +349,7 @@ class Autodraft:
             slo: Limits beside it, held on average from answer to answer, for example
                 ``{"min_tokens_per_s": 20}``; also ``max_cost_per_1m_tokens``, ``max_tpot_ms``,
                 ``max_ttft_ms``. ``forecast`` says what is to be expected of them.
+            proactive: Draft ahead while the target verifies, where that pays (``autodraft``).
             max_new_tokens: Most tokens of the answer.
             stop: Strings that end the answer; its text is cut before them.
             sampling: How tokens are chosen; greedy without it.
@@ -361,7 +365,7 @@ class Autodraft:
         prompt = self._prompt(input_text, messages, prompt_ids)
         wish = Wish(sampling or GREEDY, exact, top_logprobs, reuse_prefix)
         limits = Limits(max_new_tokens, stop, cancelled or never)
-        spec = self._spec(method, cs, slo)
+        spec = self._spec(method, cs, slo, proactive)
         request = self._request(prompt, spec, wish, limits)
         text, until_stop, pieces = TextStream(self.decode), StopText(stop), []
         with self._link_dropped_on_error():
@@ -438,13 +442,14 @@ class Autodraft:
         method: MethodSpec | str,
         cs: float | str | None,
         slo: SloConfig | Mapping[str, float] | None,
+        proactive: bool,
     ) -> MethodSpec:
-        """Return the method that is asked for; only one that adapts takes cs and limits."""
+        """Return the method that is asked for; only one that adapts takes the other three."""
         if isinstance(method, str) and method.removesuffix(AT_SERVER) == ADAPTIVE:
-            spec = self._config.adaptive(sensitivity(cs), name=method)
+            spec = self._config.adaptive(sensitivity(cs), name=method, proactive=proactive)
             given = {} if slo is None else {"slo": limits_given(slo)}
             return spec.model_copy(update=given)
-        for name, value in (("cs", cs), ("slo", slo)):
+        for name, value in (("cs", cs), ("slo", slo), ("proactive", proactive or None)):
             if value is not None:
                 raise ValueError(
                     f"{name}={value!r} is for method='{ADAPTIVE}' given by name. Leave it out."

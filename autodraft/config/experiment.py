@@ -104,16 +104,26 @@ class ExperimentConfig(Strict):
             raise ConfigError(f"{name} has several shapes here, so say which: {labels}.")
         raise ConfigError(unknown_method(name, tuple(specs)))
 
-    def adaptive(self, cs: float, objective: str | None = None, name: str = ADAPTIVE) -> MethodSpec:
+    def adaptive(
+        self,
+        cs: float,
+        objective: str | None = None,
+        name: str = ADAPTIVE,
+        *,
+        proactive: bool = False,
+    ) -> MethodSpec:
         """Return autodraft for a single request: mode ``full``, within the first ceilings.
 
         Args:
             cs: Cost sensitivity, from 0 (speed first) to 1 (objective first).
             objective: What is weighed against time; None for the first of this configuration.
             name: ``autodraft`` or ``autodraft@server``.
+            proactive: Draft ahead while a verify is in flight; the tag ENABLE_PROACTIVE is for runs
+                of the harness.
 
         Raises:
-            ConfigError: If ``cs`` is not from 0 to 1, or one of the names does not exist.
+            ConfigError: If ``cs`` is not from 0 to 1, one of the names does not exist, or drafting
+                ahead is asked of the server.
         """
         if name not in (ADAPTIVE, ADAPTIVE + AT_SERVER):
             raise ConfigError(
@@ -127,7 +137,13 @@ class ExperimentConfig(Strict):
             )
         (shape, _), *_ = shapes_of(ADAPTIVE, self.algorithms, self.tree)
         chosen = self.objective.objective_metrics[0] if objective is None else objective
-        return self._adaptive(name, shape, chosen, cs, ABLATION_MODES[0])
+        if proactive and name != ADAPTIVE:
+            raise ConfigError(
+                f"proactive=True is for {ADAPTIVE} alone: {name} drafts where it verifies, and "
+                "there is nothing to wait for. Leave it out."
+            )
+        spec = self._adaptive(name, shape, chosen, cs, ABLATION_MODES[0])
+        return spec.model_copy(update={"proactive": proactive})
 
     def reshaped(
         self, spec: MethodSpec, *, width: int, max_depth: int, node_budget: int
@@ -192,7 +208,9 @@ class ExperimentConfig(Strict):
 
     def _same_as_full(self) -> list[str]:
         """Return which ablations leave out what is not there anyway."""
-        why = {"no_proactive": "this version does not draft ahead"}
+        why = {}
+        if (proactive := self.algorithms.enable_proactive) is not None:
+            why["no_proactive"] = f"ENABLE_PROACTIVE={int(proactive)}"
         if not self.algorithms.retrieval_draft:
             why["no_retrieval"] = "RETRIEVAL_DRAFT=0"
         return [
@@ -257,10 +275,17 @@ class ExperimentConfig(Strict):
             mode=mode,
             handover=self.algorithms.enable_handover and mode != "adaptive_only",
             fixed=fixed_within(shape, self.tree),
+            proactive=name == ADAPTIVE and self._drafts_ahead(mode),
             slo=self.slo,
         )
 
+    def _drafts_ahead(self, mode: str) -> bool:
+        """Return whether a mode drafts ahead: as ENABLE_PROACTIVE says, else by its own nature."""
+        wanted = self.algorithms.enable_proactive
+        return mode not in _WITHOUT_PROACTIVE if wanted is None else wanted
 
+
+_WITHOUT_PROACTIVE: Final = ("no_proactive", "adaptive_only")
 _WITHOUT_RETRIEVAL: Final = ("no_retrieval", "adaptive_only")
 _TUNE: Final = "what `python -m evaluation tune` chose for the benchmark and the link, else"
 _TUNED_NOTES: Final = {

@@ -121,9 +121,8 @@ class AlgorithmsConfig(Block):
         knob(
             "ENABLE_PROACTIVE",
             OrWord("auto", _SWITCH),
-            "Draft ahead while a verify is in flight; `auto`: 1 in mode `full`, 0 in "
-            "`no_proactive`.",
-            acts=False,
+            "Draft ahead while a verify is in flight; `auto`: 1, and 0 in the modes `no_proactive` "
+            "and `adaptive_only`.",
         ),
     ] = None
     retrieval_draft: Annotated[

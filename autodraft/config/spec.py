@@ -47,6 +47,7 @@ class MethodSpec(Strict):
         handover: Let the server decode alone where speculation does not pay (autodraft).
         fixed: Width, depth and nodes that autodraft's modes ``no_width``, ``no_depth`` and
             ``no_nodes`` hold fixed, each within the limits above.
+        proactive: Draft ahead while a verify is in flight (autodraft at the user).
         slo: Limits that autodraft follows beside ``cs``; other methods do not know them.
     """
 
@@ -63,6 +64,7 @@ class MethodSpec(Strict):
     mode: str = ABLATION_MODES[0]
     handover: bool = False
     fixed: tuple[int, int, int] = FIXED_TREE_WHEN_AUTO
+    proactive: bool = False
     slo: SloConfig = SloConfig()
 
     @field_validator("method")
@@ -91,12 +93,21 @@ class MethodSpec(Strict):
                     "None. Give a number, or take the spec from ExperimentConfig.adaptive(cs)."
                 )
             return self
-        for name in ("cs", "mode", "handover", "slo"):
+        for name in ("cs", "mode", "handover", "proactive", "slo"):
             if (value := getattr(self, name)) != type(self).model_fields[name].default:
                 raise ValueError(
                     f"{name}={value!r} is for {ADAPTIVE} alone, and the method is {self.method}. "
                     "Leave it out."
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _drafts_ahead_where_it_waits(self) -> "MethodSpec":
+        if self.proactive and self.placement == "server":
+            raise ValueError(
+                "proactive=True drafts ahead while a reply is under way, and who drafts on the "
+                "server waits for none. Leave it out."
+            )
         return self
 
     @model_validator(mode="after")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from autodraft.decoding.stopping import Ending
-from autodraft.engine.rounds import Progress, Rounds, Traffic, Verdict
+from autodraft.engine.rounds import Meanwhile, Progress, Rounds, Traffic, Verdict
 from autodraft.engine.verifier import Verifier
 from autodraft.records import RoundRecord, TokenScore
 from autodraft.tree.draft_tree import DraftTree
@@ -29,8 +29,8 @@ class LocalTarget:
         self._verifier = verifier
         self.max_depth = max_depth
 
-    def verify(self, tree: DraftTree) -> Verdict:
-        """Verify one round's tree and commit what the target agrees with."""
+    def verify(self, tree: DraftTree, meanwhile: Meanwhile | None = None) -> Verdict:
+        """Verify one round's tree and commit what the target agrees with; nothing is awaited."""
         started = time.perf_counter()
         path, bonus = self._verifier.verify(tree.tokens[1:], tree.parents[1:], self.max_depth)
         scores = self._verifier.take_scores()

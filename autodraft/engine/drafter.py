@@ -11,10 +11,11 @@ from typing import Final, Protocol
 import numpy as np
 import torch
 
-from autodraft.decoding.retrieval import ROOT, Continuations, Retriever
+from autodraft.decoding.retrieval import Continuations, Retriever
 from autodraft.decoding.sampler import Sampler
 from autodraft.decoding.sampling import GREEDY, Sampling
 from autodraft.engine.kept import Kept
+from autodraft.engine.levels import NOT_CACHED, Levels
 from autodraft.models.candidates import host_rows, top_candidates
 from autodraft.models.kv_cache import KVCache
 from autodraft.models.memory import give_back_memory
@@ -22,10 +23,9 @@ from autodraft.models.runner import ModelRunner
 from autodraft.policy.base import Policy, TreeLimits
 from autodraft.policy.growing import grow
 from autodraft.tree.attention import node_positions
-from autodraft.tree.draft_tree import BoolArray, DraftTree, FloatArray, IntArray
+from autodraft.tree.draft_tree import DraftTree, FloatArray, IntArray
 from autodraft.tree.growth import TreeGrowth
 
-_NOT_CACHED: Final = -1
 _NOTHING: Final = np.empty(0)
 
 
@@ -127,51 +127,17 @@ def retrieve(
     return retriever.propose(context, min(max_depth, policy.limits.max_depth))
 
 
-def path_log_probs(found: Continuations) -> FloatArray:
-    """Return the log probability of the path to each retrieved node, [M]."""
-    paths: FloatArray = found.log_probs.copy()
-    for node, parent in enumerate(found.parents.tolist()):
-        if parent != ROOT:
-            paths[node] += paths[parent]
-    return paths
-
-
 def cut_tree(growth: TreeGrowth, policy: Policy, node_budget: int, width: int) -> Draft:
     """Cut out what the policy sends of a grown tree, within the round's budget."""
     tree, kept = growth.best(min(policy.num_nodes(growth), node_budget))
     return Draft(tree, kept, growth, width)
 
 
-class _Levels:
-    """Where the expanded nodes of one growth stand in the cache, and whom they see."""
-
-    def __init__(self, root_slot: int, limits: TreeLimits) -> None:
-        expanded = limits.width * limits.max_depth
-        nodes = 1 + limits.most_children * (1 + expanded)  # the root's children, and theirs
-        self._first_slot = root_slot + 1
-        self._count = 0
-        self._rows: IntArray = np.full(nodes, _NOT_CACHED, dtype=np.int64)  # the root is context
-        # One row more than nodes: row -1 stays empty, it stands for the root's ancestors.
-        self._visible: BoolArray = np.zeros((expanded + 1, expanded), dtype=np.bool_)
-
-    def add(self, nodes: IntArray, parents: IntArray) -> BoolArray:
-        """Place nodes in the next slots; return whom they see behind the root, [W, S]."""
-        rows = np.arange(self._count, self._count + len(nodes))
-        self._count += len(nodes)
-        self._rows[nodes] = rows
-        self._visible[rows] = self._visible[self._rows[parents]]
-        self._visible[rows, rows] = True
-        return self._visible[rows, : self._count]
-
-    def slots(self, nodes: IntArray) -> IntArray:
-        """Return the cache slot of each node, -1 where it was never expanded."""
-        grown = nodes < len(self._rows)  # a grafted node can lie behind all that could grow
-        rows = np.where(grown, self._rows[np.where(grown, nodes, 0)], _NOT_CACHED)
-        return np.where(rows == _NOT_CACHED, _NOT_CACHED, rows + self._first_slot)
-
-
 class Drafter:
     """Proposes trees for one request after another with one draft model."""
+
+    _spare_rows = 0
+    """Rows of the cache that may be filled on top of a growth's own."""
 
     def __init__(
         self,
@@ -207,7 +173,7 @@ class Drafter:
     ) -> None:
         """Begin a request: allocate its cache and, ahead of the first round, forward the prompt."""
         expanded = limits.width * limits.max_depth
-        capacity = len(prompt) + max_new_tokens + expanded + 1
+        capacity = len(prompt) + max_new_tokens + expanded + 1 + 2 * self._spare_rows
         store = self._kept or Kept()
         self._cache, held = store.take(self._runner, prompt, capacity)
         self._context = prompt
@@ -243,10 +209,10 @@ class Drafter:
         found = None
         if self._retriever is not None:
             found = retrieve(self._retriever, context, policy, max_depth)
-        policy.begin(len(context), _NOTHING if found is None else path_log_probs(found))
+        policy.begin(len(context), _NOTHING if found is None else found.path_log_probs)
         # Beyond the draft model's own context there is nothing to draft with but retrieval.
         room = min(max_depth, self._runner.max_context - len(context))
-        proposer = _ModelProposer(self, context, policy.limits)
+        proposer = self._proposer(context, policy.limits)
         width = grow(growth, policy, proposer, room)
         if found is not None:
             growth.graft(found.parents, found.tokens, found.log_probs)
@@ -264,8 +230,12 @@ class Drafter:
         if len(self._tree_slots) == 0:
             return
         slots = self._tree_slots[path]
-        cached = slots[slots != _NOT_CACHED]  # a node is expanded only after its parent
+        cached = slots[slots != NOT_CACHED]  # a node is expanded only after its parent
         self._active_cache.keep(self._root_slot + 1, cached)
+
+    def _proposer(self, context: Sequence[int], limits: TreeLimits) -> "ModelProposer":
+        """Return what proposes the nodes of one round."""
+        return ModelProposer(self, context, limits)
 
     @property
     def _active_cache(self) -> KVCache:
@@ -277,33 +247,45 @@ class Drafter:
     ) -> tuple[IntArray, FloatArray]:
         """Return the best guesses behind nodes and the logs of their probabilities, [W, K] each."""
         if self._sampler is None:
-            columns, log_probs = top_candidates(logits, count, self._excluded)
-            return self._runner.token_ids(columns), log_probs
+            return self._likeliest(logits, count)
+        return self._drawn(logits, [growth.path(node) for node in nodes.tolist()], count)
+
+    def _likeliest(self, logits: torch.Tensor, count: int) -> tuple[IntArray, FloatArray]:
+        """Return the best guesses of greedy tokens, whatever is before them, [W, K] each."""
+        columns, log_probs = top_candidates(logits, count, self._excluded)
+        return self._runner.token_ids(columns), log_probs
+
+    def _drawn(
+        self, logits: torch.Tensor, paths: Sequence[Sequence[int]], count: int
+    ) -> tuple[IntArray, FloatArray]:
+        """Return the best guesses of drawn tokens behind paths of equal length, [W, K] each."""
+        assert self._sampler is not None, "greedy guesses are not drawn"
         rows = host_rows(logits)
         if self._excluded is not None:
             rows[:, self._excluded.cpu().numpy()] = -np.inf
         self._sampler.append(self._context[self._sampler.context_tokens :])
-        return self._sampler.rank(rows, [growth.path(node) for node in nodes.tolist()], count)
+        return self._sampler.rank(rows, paths, count)
 
-    def plant(self, context: Sequence[int], limits: TreeLimits) -> tuple[_Levels, torch.Tensor]:
+    def plant(self, context: Sequence[int], limits: TreeLimits) -> tuple[Levels, torch.Tensor]:
         """Catch up with the context; return room for a tree, and the logits behind its root."""
         cache = self._active_cache
         logits = self._runner.prefill(cache, self._readable(context[cache.length :]))
         self._root_slot = cache.length - 1
-        return _Levels(self._root_slot, limits), logits
+        return Levels(self._root_slot, limits, self._spare_rows), logits
 
     def _readable(self, tokens: Sequence[int]) -> list[int]:
         """Return tokens with its last one in place of those that only the target has rows for."""
         last = self._runner.vocab_size - 1
         return [min(token, last) for token in tokens]
 
-    def expand(self, growth: TreeGrowth, nodes: IntArray, levels: _Levels) -> torch.Tensor:
+    def expand(self, growth: TreeGrowth, nodes: IntArray, levels: Levels) -> torch.Tensor:
+        """Forward nodes of a growth; return the logits behind each, [W, V]."""
         visible = levels.add(nodes, growth.parents[nodes])
         positions = node_positions(growth.depths[nodes], self._root_slot)
         return self._runner.forward(self._active_cache, growth.tokens[nodes], positions, visible)
 
 
-class _ModelProposer:
+class ModelProposer:
     """Proposes what the draft model says: one forward a level.
 
     Attributes:
@@ -314,7 +296,7 @@ class _ModelProposer:
         self._drafter = drafter
         self._context = context
         self._limits = limits
-        self.levels: _Levels | None = None
+        self.levels: Levels | None = None
 
     def propose(self, growth: TreeGrowth, nodes: IntArray) -> tuple[IntArray, FloatArray]:
         """Return the draft model's candidates; a policy that drafts nothing pays no forward."""

@@ -6,7 +6,7 @@ Knows neither the target nor the link; what a continuation is worth is the retri
 from collections.abc import Sequence
 
 from autodraft.decoding.retrieval import Retriever
-from autodraft.engine.drafter import Draft, cut_tree, path_log_probs, retrieve
+from autodraft.engine.drafter import Draft, cut_tree, retrieve
 from autodraft.policy.base import Policy, TreeLimits
 from autodraft.tree.draft_tree import IntArray
 from autodraft.tree.growth import TreeGrowth
@@ -32,7 +32,7 @@ class LookupDrafter:
         growth = TreeGrowth(context[-1])
         if max_depth >= 1 and node_budget >= 1:
             found = retrieve(self._retriever, context, policy, max_depth)
-            policy.begin(len(context), path_log_probs(found))
+            policy.begin(len(context), found.path_log_probs)
             growth.graft(found.parents, found.tokens, found.log_probs)
         return cut_tree(growth, policy, node_budget, width=0)
 

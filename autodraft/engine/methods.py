@@ -8,10 +8,11 @@ from autodraft.config import MethodSpec
 from autodraft.decoding.retrieval import AcceptanceTable, Retriever
 from autodraft.decoding.wish import PLAIN, Wish
 from autodraft.engine.adaptive import Adaptive
+from autodraft.engine.ahead import AheadDrafter
 from autodraft.engine.drafter import Drafter, DraftSource, Guessing
 from autodraft.engine.kept import Kept
 from autodraft.engine.lookup import LookupDrafter
-from autodraft.engine.rounds import Rounds
+from autodraft.engine.rounds import DraftingAhead, Rounds
 from autodraft.engine.session import Method, Speculative
 from autodraft.engine.streamed import Colocated, ServerOnly
 from autodraft.models.runner import ModelRunner
@@ -44,7 +45,8 @@ class DraftSide:
         if not spec.needs_draft_model:
             return LookupDrafter(retriever)
         assert self.runner is not None, "the draft model is loaded before a method that needs it"
-        return Drafter(
+        kind_of_drafter = AheadDrafter if spec.proactive else Drafter
+        return kind_of_drafter(
             self.runner,
             self.excluded,
             retriever if spec.retrieval else None,
@@ -87,7 +89,11 @@ def _at_server(spec: MethodSpec, side: DraftSide, wish: Wish, eos_ids: Iterable[
 def _adaptive(spec: MethodSpec, side: DraftSide, wish: Wish, eos_ids: Iterable[int]) -> Method:
     assert side.pair is not None, "the pair is profiled before a method that adapts to it"
     policy = side.pair.policy(spec, wish.sampling.kind)
-    rounds = Rounds(policy, side.drafter(spec, wish, eos_ids))
+    drafter = side.drafter(spec, wish, eos_ids)
+    ahead = None
+    if isinstance(drafter, AheadDrafter):
+        ahead = DraftingAhead(drafter, policy.draft_ahead())
+    rounds = Rounds(policy, drafter, ahead)
     return Adaptive(spec.label, rounds, policy, handover=spec.handover)
 
 

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from autodraft.config import MethodSpec
 from autodraft.decoding.stopping import StopRules
 from autodraft.decoding.wish import PLAIN, Wish
-from autodraft.engine.rounds import Traffic, Verdict
+from autodraft.engine.rounds import Meanwhile, Traffic, Verdict
 from autodraft.engine.wishes import sampling_message, scores_of
 from autodraft.errors import ProtocolError
 from autodraft.meters import Energy
@@ -207,11 +207,17 @@ class RemoteTarget:
             reply.reused,
         )
 
-    def verify(self, tree: DraftTree) -> Verdict:
-        """Send one round's tree and wait for the verdict."""
+    def verify(self, tree: DraftTree, meanwhile: Meanwhile | None = None) -> Verdict:
+        """Send one round's tree and wait for the verdict, with something to do meanwhile."""
         self._round += 1
         nodes = pack_nodes(tree.tokens[1:], tree.parents[1:])
-        reply = self._link.request(msg.Verify(self._round, nodes), msg.Verified)
+        message = msg.Verify(self._round, nodes)
+        if meanwhile is None:
+            reply = self._link.request(message, msg.Verified)
+        else:
+            self._link.send(message)
+            meanwhile(self._link.waiting)
+            reply = self._link.receive(msg.Verified)
         if reply.round != self._round:
             raise ProtocolError(
                 f"The server answered round {reply.round} where {self._round} was asked."

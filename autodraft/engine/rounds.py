@@ -5,17 +5,19 @@ on the server itself. It does not know which, nor what a tree costs or why it ha
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from autodraft.decoding.stopping import Ending, FinishReason
+from autodraft.engine.ahead import AheadDrafter
 from autodraft.engine.drafter import Draft, DraftSource
 from autodraft.meters import Meter
-from autodraft.policy.base import Outcome, Policy
+from autodraft.policy.base import AheadPolicy, Outcome, Policy
 from autodraft.records import RoundRecord, TokenScore
 from autodraft.tree.draft_tree import DraftTree
 
@@ -57,6 +59,10 @@ class Traffic(NamedTuple):
         )
 
 
+Meanwhile = Callable[[Callable[[], bool]], None]
+"""Something to do while a reply is awaited; it is told whether that is still so."""
+
+
 class RoundTarget(Protocol):
     """Whoever verifies the trees."""
 
@@ -70,8 +76,13 @@ class RoundTarget(Protocol):
         """Bytes sent to it and received from it so far."""
         ...
 
-    def verify(self, tree: DraftTree) -> Verdict:
-        """Verify one round's tree and commit what the target agrees with."""
+    def verify(self, tree: DraftTree, meanwhile: Meanwhile | None = None) -> Verdict:
+        """Verify one round's tree and commit what the target agrees with.
+
+        Args:
+            tree: The tree.
+            meanwhile: Done while the reply is awaited, where there is one to wait for.
+        """
         ...
 
 
@@ -101,6 +112,7 @@ class Progress:
         rounds: Records of its speculative rounds.
         draft_s: Time spent drafting so far, on the side that runs the rounds; None where it does
             not draft.
+        ahead_s: Time spent drafting ahead, while replies were awaited.
         queue_s: Time waited for the target model.
         scores: Of the tokens of the answer, where they were asked for.
     """
@@ -112,6 +124,7 @@ class Progress:
     output: list[int] = field(default_factory=list)
     rounds: list[RoundRecord] = field(default_factory=list)
     draft_s: float | None = None
+    ahead_s: float = 0.0
     queue_s: float = 0.0
     scores: list[TokenScore] = field(default_factory=list)
 
@@ -119,6 +132,11 @@ class Progress:
     def finish(self) -> FinishReason | None:
         """Why the answer has ended; None while it goes on."""
         return self.ending.finish
+
+    @property
+    def busy_s(self) -> float | None:
+        """Time spent drafting, ahead or not; None where this side does not draft."""
+        return None if self.draft_s is None else self.draft_s + self.ahead_s
 
     @property
     def remaining(self) -> int:
@@ -134,12 +152,77 @@ class Progress:
         return kept
 
 
+class DraftingAhead:
+    """Drafting ahead in the rounds of one request, and what became of it.
+
+    Attributes:
+        seconds: Time of it in this round.
+        nodes: Nodes that were forwarded.
+        overdue: Whether the reply may have waited for the last forward.
+        hit: Whether this round began from what the one before had drafted ahead; None where that
+            was nothing.
+        used: Nodes of it that this round has used.
+        saved_s: Time that this round was spared.
+    """
+
+    def __init__(self, drafter: AheadDrafter, policy: AheadPolicy) -> None:
+        """Take who drafts, and who decides whether that pays."""
+        self._drafter = drafter
+        self._policy = policy
+        self.seconds, self.nodes, self.overdue = 0.0, 0, False
+        self.hit: bool | None = None
+        self.used, self.saved_s = 0, 0.0
+
+    def begin(self, *, last: bool) -> Meanwhile | None:
+        """Begin with a tree that has been drafted; return what to do while it is verified.
+
+        Args:
+            last: Whether the answer may end with this round: then nothing.
+        """
+        self.seconds, self.nodes, self.overdue = 0.0, 0, False
+        self.hit, self.used, replaced = self._drafter.reuse
+        self.saved_s = self._policy.remember(replaced)
+        return None if last or not self._policy.begin() else self._draft
+
+    def commit(self, verdict: Verdict) -> None:
+        """Let the drafter keep what the target agrees with, and what lies ahead of it."""
+        self._drafter.commit_ahead(verdict.path, verdict.bonus)
+
+    def settle(self, rounds: list[RoundRecord]) -> None:
+        """Take what this round has used off the waste of the one before."""
+        if self.used:
+            last = rounds[-1]
+            wasted_s = last.ahead_s * (1.0 - self.used / last.ahead_nodes)
+            rounds[-1] = msgspec.structs.replace(last, wasted_s=wasted_s)
+
+    def _draft(self, waiting: Callable[[], bool]) -> None:
+        started = time.perf_counter()
+
+        def awaited() -> float | None:
+            return time.perf_counter() - started if waiting() else None
+
+        self.nodes = self._drafter.draft_ahead(self._policy, awaited)
+        if self.nodes:
+            self.seconds = time.perf_counter() - started
+            self.overdue = not waiting()
+
+
 class Rounds:
     """Draft, send, verify, commit, until the answer ends."""
 
-    def __init__(self, policy: Policy, drafter: DraftSource) -> None:
+    def __init__(
+        self, policy: Policy, drafter: DraftSource, ahead: DraftingAhead | None = None
+    ) -> None:
+        """Take who decides and who drafts.
+
+        Args:
+            policy: Decides the shapes.
+            drafter: Drafts the trees.
+            ahead: Lets that drafter draft ahead; None never does.
+        """
         self._policy = policy
         self._drafter = drafter
+        self._ahead = ahead
 
     @property
     def node_budget(self) -> int:
@@ -169,9 +252,15 @@ class Rounds:
         max_depth = min(progress.remaining - 1, target.max_depth)
         draft = self._drafter.draft(progress.context, self._policy, max_depth, progress.node_budget)
         drafted = time.perf_counter()
-        verdict = target.verify(draft.tree)
+        ahead = self._ahead
+        last = progress.remaining <= draft.tree.depth + 1
+        meanwhile = None if ahead is None else ahead.begin(last=last)
+        verdict = target.verify(draft.tree, meanwhile)
         verified = time.perf_counter()
-        self._drafter.commit(verdict.path)
+        if ahead is None:
+            self._drafter.commit(verdict.path)
+        else:
+            ahead.commit(verdict)
         truths = [*draft.tree.tokens[verdict.path].tolist(), verdict.bonus]
         block = progress.commit(truths, verdict.scores)
         ended = time.perf_counter()
@@ -189,6 +278,8 @@ class Rounds:
             round_s=ended - started,
             uplink_bytes=traffic.uplink_bytes,
             downlink_bytes=traffic.downlink_bytes,
+            ahead_s=0.0 if ahead is None else ahead.seconds,
+            overdue=ahead is not None and ahead.overdue,
         )
         self._record(progress, draft, outcome, len(block))
         self._policy.observe(outcome)
@@ -196,7 +287,12 @@ class Rounds:
 
     def _record(self, progress: Progress, draft: Draft, outcome: Outcome, emitted: int) -> None:
         progress.draft_s = (progress.draft_s or 0.0) + outcome.draft_s
+        progress.ahead_s += outcome.ahead_s
         progress.queue_s += outcome.queue_s
+        ahead = self._ahead
+        if ahead is not None:
+            ahead.settle(progress.rounds)
+        busy_s = outcome.draft_s + outcome.ahead_s
         meters, expected = progress.meters, self._policy.prediction()
         progress.rounds.append(
             RoundRecord(
@@ -215,10 +311,15 @@ class Rounds:
                 round_s=outcome.round_s,
                 uplink_bytes=outcome.uplink_bytes,
                 downlink_bytes=outcome.downlink_bytes,
-                draft_j=round_joules(meters.draft, outcome.draft_s, outcome.round_s),
+                draft_j=round_joules(meters.draft, busy_s, outcome.round_s),
                 target_j=round_joules(meters.target, outcome.verify_s, outcome.round_s),
                 predicted_s=expected and expected.round_s,
                 predicted_tokens=expected and expected.tokens,
+                ahead_s=outcome.ahead_s,
+                ahead_nodes=0 if ahead is None else ahead.nodes,
+                ahead_hit=None if ahead is None else ahead.hit,
+                saved_s=0.0 if ahead is None else ahead.saved_s,
+                wasted_s=outcome.ahead_s,  # until the next round uses some of it
             )
         )
 

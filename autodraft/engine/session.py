@@ -176,7 +176,7 @@ class Request:
             for block in self._blocks(clock):
                 over = self._cancelled()
                 if over or progress.finish is not None:
-                    clock.end(progress.draft_s)
+                    clock.end(progress.busy_s)
                 if block:
                     yield block
                 if over:
@@ -242,6 +242,12 @@ class Request:
             exact=begun.exact,
             redecided_tokens=bill.redecided,
             reused_prompt_tokens=begun.reused,
+            ahead_s=progress.ahead_s,
+            ahead_nodes=sum(round_.ahead_nodes for round_ in rounds),
+            ahead_rounds=sum(round_.ahead_hit is not None for round_ in rounds),
+            ahead_hits=sum(bool(round_.ahead_hit) for round_ in rounds),
+            saved_s=math.fsum(round_.saved_s for round_ in rounds),
+            wasted_s=math.fsum(round_.wasted_s for round_ in rounds),
             **vars(report),
         )
 

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from autodraft.cost import Phases
+from autodraft.policy.ahead import Ahead, AheadKnowledge, spared
 from autodraft.policy.base import Outcome, Prediction, TreeLimits
 from autodraft.policy.calibration import Calibration, Reliability
 from autodraft.policy.costs import Latencies, RoundCosts, Shapes
@@ -24,11 +25,16 @@ from autodraft.policy.forecast import CHILDREN, ChildForecast, GainTable
 from autodraft.policy.handover import COST_STEP, Weighed, Worth, patience
 from autodraft.policy.limits import Steering, Usage, usage_of
 from autodraft.policy.opening import Opening, Trials, opening_cost
+from autodraft.profiling.tables import CONTEXTS
 from autodraft.tree.draft_tree import FloatArray, IntArray
 from autodraft.tree.growth import TreeGrowth
 
 _LOOKAHEAD: Final = 2
 """Unseen levels that a decision weighs: one alone may not fill the step of a latency table."""
+_AHEAD_WIDTH: Final = 8
+"""Most nodes of a forward ahead."""
+_AHEAD_STEP: Final = 1.25
+"""What such a forward may take, in parts of one with a single node."""
 _CONFIDENT_TRIALS: Final = 400.0
 """Judged candidates that make half of full confidence in the calibration."""
 _MOST_PACE: Final = 5.0
@@ -62,6 +68,7 @@ class PairKnowledge:
         gains: What fixed shapes gain.
         opening: How far forecasts of how to begin an answer came true, at all blends.
         blends: What each blend has learned for itself.
+        ahead: What drafting ahead has saved and cost.
     """
 
     latencies: Latencies
@@ -70,12 +77,18 @@ class PairKnowledge:
     gains: GainTable
     opening: Opening = field(default_factory=Opening)
     blends: dict[Phases, BlendKnowledge] = field(default_factory=dict)
+    ahead: AheadKnowledge = field(default_factory=AheadKnowledge)
 
     @property
     def confidence(self) -> float:
         """How well the chances are known, 0 … 1."""
         trials = self.calibration.trials
         return trials / (trials + _CONFIDENT_TRIALS)
+
+    def forget_openings(self) -> None:
+        """Forget how far forecasts came true: over another link they are of other rounds."""
+        self.opening = Opening()
+        self.blends.clear()
 
     def blend(self, phases: Phases) -> BlendKnowledge:
         """Return what one blend has learned for itself."""
@@ -167,12 +180,22 @@ class AdaptivePolicy:
         self.draft_reliability = Reliability()
         self.reliability = Reliability()
         self.opening, self.trials = pair.blend(phases)
+        self._ahead: Ahead | None = None
         self._widths = self._width_options()
         self.start(0, 1)
 
     @property
     def _phases(self) -> Phases:
         return self._nominal if self._steering is None else self._steering.phases
+
+    def draft_ahead(self) -> Ahead:
+        """Let the rounds to come be drafted ahead; return who decides on that."""
+        steps = self._pair.latencies.draft
+        most_s = _AHEAD_STEP * steps.at(1, CONTEXTS[0])
+        fitting = [width for width in self._widths if width <= _AHEAD_WIDTH]
+        width = max((each for each in fitting if steps.at(each, CONTEXTS[0]) <= most_s), default=1)
+        self._ahead = Ahead(self._pair.ahead, self._pair.latencies, width, self._chances_ahead)
+        return self._ahead
 
     def start(self, prompt_tokens: int, max_new_tokens: int) -> None:
         """Begin a request: forecast what its rounds will be worth."""
@@ -305,12 +328,15 @@ class AdaptivePolicy:
             nodes = min(self._still.nodes, len(values))
             plan = _Plan(0.0, nodes, float(values[:nodes].sum()))
         self._round.plan = plan
+        if self._ahead is not None:
+            self._ahead.cut(self._phases, self._round.costs, plan.nodes)
         return plan.nodes
 
     def prediction(self) -> Prediction:
         """Return what is expected of the tree just cut, in this request so far."""
         costs, plan = self._round.costs, self._round.plan
         drafting_s = sum(map(costs.step_s, self._round.rows))
+        drafting_s -= 0.0 if self._ahead is None else self._ahead.saved_s
         round_s = drafting_s + costs.verify_s[plan.nodes] + costs.wait_s[plan.nodes]
         return Prediction(float(round_s), 1.0 + self.worth.truth * plan.gain)
 
@@ -318,6 +344,9 @@ class AdaptivePolicy:
         """Learn from a round what things take, and which candidates were right."""
         costs = self._round.costs
         expected_s = sum(map(costs.measured_step_s, self._round.rows))
+        if self._ahead is not None:
+            expected_s -= spared(self._ahead.replaced, costs.measured_step_s)
+            outcome = self._ahead.observe(outcome)
         self._pair.latencies.observe(outcome, expected_s)
         for node, truth in zip(outcome.reached.tolist(), outcome.truths, strict=True):
             self._judge(node, truth)
@@ -328,8 +357,10 @@ class AdaptivePolicy:
         cost = self.cost_of(outcome)
         self._steer(used, 1 + accepted)
         worth = self.worth.observe(cost, self._round.plan.gain, accepted)
-        # What slows this forward down would slow a plain one down as well.
-        pace = outcome.verify_s / self.costs.verify_s[outcome.num_nodes]
+        # What slows this forward down would slow a plain one down as well, but for drafting ahead.
+        ahead = self._ahead
+        verify_s = outcome.verify_s if ahead is None else ahead.verify_alone_s(outcome)
+        pace = verify_s / self.costs.verify_s[outcome.num_nodes]
         plain = self.costs.plain_at(min(max(pace, 1 / _MOST_PACE), _MOST_PACE))
         return Weighed(cost, worth, 1 + accepted, plain, self.worth.round_cost)
 
@@ -350,6 +381,16 @@ class AdaptivePolicy:
     def _costs(self, context_tokens: int) -> RoundCosts:
         cap = self.limits.node_budget
         return RoundCosts(self._phases, self._pair.latencies, context_tokens, cap)
+
+    def _chances_ahead(self, depths: IntArray, log_probs: FloatArray) -> FloatArray:
+        """Return the logs of the chances of candidates behind nodes, and learn nothing, [W, K]."""
+        if not self._still.calibrated:
+            return log_probs
+        found, learned = np.empty_like(log_probs), self._pair.calibration
+        for depth in set(depths.tolist()):
+            places = depths == depth
+            found[places] = learned.log_chances(depth, log_probs[places])
+        return found
 
     def _width_options(self) -> tuple[int, ...]:
         """Return the widths that are weighed: the last ones before a step of the draft's table."""

@@ -1,5 +1,6 @@
 """The interface between the drafter and whatever decides the shape of its tree."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -39,13 +40,15 @@ class Outcome:
         truths: The target's token after each of them; the last one is the bonus token.
         context_tokens: Committed tokens before the round.
         num_nodes: Nodes sent, root excluded.
-        draft_s: Time of drafting.
+        draft_s: Time of drafting before the tree was sent.
         wait_s: Time from handing the tree to the link until the reply was there.
         queue_s: Part of it that the request waited for the target.
         verify_s: Part of it that the target's forward and walk took.
         round_s: All of the round.
         uplink_bytes: Sent.
         downlink_bytes: Received.
+        ahead_s: Part of the waiting in which the next round was drafted ahead.
+        overdue: Whether the reply may have waited for the last forward of that.
     """
 
     growth: TreeGrowth
@@ -60,6 +63,8 @@ class Outcome:
     round_s: float
     uplink_bytes: int
     downlink_bytes: int
+    ahead_s: float = 0.0
+    overdue: bool = False
 
 
 class Prediction(NamedTuple):
@@ -125,6 +130,46 @@ class Policy(Protocol):
 
     def observe(self, outcome: Outcome) -> None:
         """Learn from a round."""
+        ...
+
+
+class AheadPolicy(Protocol):
+    """Decides on drafting ahead, while a tree is verified."""
+
+    @property
+    def width(self) -> int:
+        """Most nodes of one forward ahead."""
+        ...
+
+    def remember(self, replaced: Sequence[tuple[int, int]]) -> float:
+        """Take note of what the round before has spared this one; return the seconds.
+
+        Args:
+            replaced: Rows wanted and rows forwarded of each level that is shorter for it.
+        """
+        ...
+
+    def begin(self) -> bool:
+        """Tell whether to draft ahead in the round whose tree has just been cut."""
+        ...
+
+    def pays(self, rows: int, chance: float, elapsed_s: float) -> bool:
+        """Tell whether one more forward ahead is worth its while.
+
+        Args:
+            rows: Its nodes.
+            chance: That one of them comes true.
+            elapsed_s: Time since the tree was sent.
+        """
+        ...
+
+    def chances(self, depths: IntArray, log_probs: FloatArray) -> FloatArray:
+        """Return the logs of the chances of candidates, without learning from them, [W, K].
+
+        Args:
+            depths: Depth of the candidates of each node, [W].
+            log_probs: The draft's log-probabilities given the path, [W, K].
+        """
         ...
 
 

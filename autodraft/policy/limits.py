@@ -61,9 +61,10 @@ class Usage(NamedTuple):
 
 def usage_of(outcome: Outcome) -> Usage:
     """Return what a round has used."""
-    wait_s = outcome.round_s - outcome.draft_s - outcome.verify_s
+    drafting_s = outcome.draft_s + outcome.ahead_s  # the latter in place of waiting
+    wait_s = outcome.round_s - drafting_s - outcome.verify_s
     return Usage(
-        outcome.draft_s, outcome.verify_s, wait_s, outcome.uplink_bytes, outcome.downlink_bytes
+        drafting_s, outcome.verify_s, wait_s, outcome.uplink_bytes, outcome.downlink_bytes
     )
 
 

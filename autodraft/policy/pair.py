@@ -25,6 +25,9 @@ _MONEY: Final = "total_cost"
 """What limits on money count, whatever the objective is."""
 _OTHER_KIND_TRUST: Final = 0.1
 """What the survey's trials are worth where tokens are drawn."""
+_SAME_RTT: Final = 0.25
+_SAME_RTT_S: Final = 2e-3
+"""Links whose delays differ by no more than such a share, and so many seconds, are alike."""
 _TOKEN_BYTES: Final = 14
 """What a streamed token takes on the wire, about."""
 
@@ -123,8 +126,16 @@ class Pair:
         return self._latencies.link
 
     def relink(self, link: LinkEstimate) -> None:
-        """Take another link; what was learned of the models stays."""
-        self._latencies.link = link
+        """Take another link; what was learned of the models stays.
+
+        Where it takes notably longer or shorter, how answers begin and what limits need is learned
+        anew.
+        """
+        before, self._latencies.link = self._latencies.link, link
+        if abs(link.rtt_s - before.rtt_s) > _SAME_RTT * before.rtt_s + _SAME_RTT_S:
+            self._steerings.clear()
+            for known in self._known.values():
+                known.forget_openings()
 
     def normalisers(self, objective: str) -> Normalisers:
         """Return τ and κ of an objective; they depend on profile and prices alone.

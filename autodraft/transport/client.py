@@ -67,6 +67,7 @@ class Link:
         self.address = f"{host}:{port}"
         self.uplink_bytes = 0
         self.downlink_bytes = 0
+        self._arrived: str | bytes | None = None
         self._stack = contextlib.ExitStack()
         connection = self._opened(host, port, token)
         self._socket: ClientConnection | ShapedSocket = connection
@@ -128,7 +129,9 @@ class Link:
             ProtocolError: If something else arrives.
         """
         try:
-            frame = self._socket.recv(timeout=timeout_s)
+            frame = self._taken()
+            if frame is None:
+                frame = self._socket.recv(timeout=timeout_s)
         except TimeoutError as error:
             raise LinkTimeout(
                 f"The target server at {self.address} did not answer within {timeout_s:g} s. "
@@ -148,6 +151,25 @@ class Link:
                 f"{expected.__name__} was due."
             )
         return message
+
+    def waiting(self) -> bool:
+        """Return whether ``receive`` would have to wait.
+
+        Where the connection has ended it would not: it raises.
+        """
+        if self._arrived is None:
+            try:
+                self._arrived = self._socket.recv(timeout=0)
+            except TimeoutError:
+                return True
+            except ConnectionClosed:
+                return False
+        return False
+
+    def _taken(self) -> str | bytes | None:
+        """Return a frame that ``waiting`` has taken in, once."""
+        frame, self._arrived = self._arrived, None
+        return frame
 
     def request(
         self, message: ClientMessage, expected: type[Reply], timeout_s: float = REPLY_TIMEOUT_S
@@ -179,7 +201,7 @@ class Link:
         """
         with contextlib.suppress(ConnectionClosed, TimeoutError, ProtocolError):
             while True:
-                frame = self._socket.recv(timeout=0)
+                frame = self._taken() or self._socket.recv(timeout=0)
                 message = decode_server(frame) if isinstance(frame, bytes) else None
                 if isinstance(message, Error):
                     return self._refused(message)

@@ -31,6 +31,12 @@ OBJECTIVE_COLUMN: Final = {
     "draft_energy": "draft_energy_j_per_token",
     "target_energy": "target_energy_j_per_token",
 }
+AHEAD_COLUMNS: Final = (
+    "ahead_hit_share",
+    "ahead_used_share",
+    "ahead_saved_ms_per_token",
+    "ahead_wasted_j_per_token",
+)
 _RANKS: Final = (50, 90, 99)
 
 # (question, turn, repeat, seed, choice): the same request, whatever the method
@@ -214,6 +220,34 @@ def _handed_over(records: _Question) -> Columns:
     return {"handed_over_share": per_token(_known_sum(handed_over), tokens)}
 
 
+def _ahead(records: _Question) -> Columns:
+    """Return what drafting ahead has brought; nothing where nothing was drafted ahead."""
+    nodes = sum(record.ahead_nodes for record in records)
+    if not nodes:
+        return dict.fromkeys(AHEAD_COLUMNS)
+    rounds, tokens = sum(record.ahead_rounds for record in records), _tokens(records)
+    hits = sum(record.ahead_hits for record in records)
+    saved_s = math.fsum(record.saved_s for record in records)
+    spent_s = math.fsum(record.ahead_s for record in records)
+    wasted_s = math.fsum(record.wasted_s for record in records)
+    wasted = _known_sum(_wasted_j(record) for record in records)
+    return {
+        "ahead_hit_share": hits / rounds if rounds else None,
+        "ahead_used_share": 1.0 - wasted_s / spent_s,
+        "ahead_saved_ms_per_token": per_token(saved_s * 1e3, tokens),
+        "ahead_wasted_j_per_token": per_token(wasted, tokens),
+    }
+
+
+def _wasted_j(record: RequestRecord) -> float | None:
+    """Return the energy of drafting ahead that no round has used: its share of the net."""
+    if not record.wasted_s:
+        return 0.0
+    if record.draft_net_j is None:
+        return None
+    return record.draft_net_j * record.wasted_s / ((record.draft_s or 0.0) + record.ahead_s)
+
+
 def _exactness(records: _Question) -> Columns:
     exact = [record.redecided_tokens for record in records if record.exact]
     return {
@@ -245,6 +279,7 @@ def figures_of(own: Records, reference: Records, prices: Prices, billing: str) -
         **_comparisons(own, reference, prices, billing),
         **_exactness(records),
         **_handed_over(records),
+        **_ahead(records),
         **_delays(records),
         **_costs(records, prices, billing),
     }

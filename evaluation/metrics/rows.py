@@ -102,6 +102,10 @@ class SummaryRow(_Row):
     exact_share: float | None
     redecided_per_answer: float | None
     handed_over_share: float | None
+    ahead_hit_share: float | None
+    ahead_used_share: float | None
+    ahead_saved_ms_per_token: float | None
+    ahead_wasted_j_per_token: float | None
     target_busy_usd_per_1m: float | None
     target_held_usd_per_1m: float | None
     draft_usd_per_1m: float | None

@@ -48,6 +48,7 @@ class Tally:
         accepted: Drafted tokens that were right.
         refused: Drafted tokens that were not.
         alone: Tokens that the server made after a hand-over.
+        ahead_hits: Rounds that began from what was drafted ahead.
         reused: Tokens of prompts that the target's cache held already.
         finishes: Reasons why answers ended.
     """
@@ -56,6 +57,7 @@ class Tally:
     accepted: int = 0
     refused: int = 0
     alone: int = 0
+    ahead_hits: int = 0
     reused: int = 0
     finishes: set[str] = field(default_factory=set)
 
@@ -66,6 +68,7 @@ class Tally:
         self.accepted += record.accepted_tokens
         self.refused += record.sent_nodes - record.accepted_tokens
         self.alone += record.handed_over_tokens or 0
+        self.ahead_hits += record.ahead_hits
         self.reused += record.reused_prompt_tokens
         self.finishes.add(record.finish_reason)
 
@@ -149,6 +152,7 @@ _ADAPTIVE = specs(
     cs=st.sampled_from([0.0, 0.5, 1.0]),
     retrieval=st.booleans(),
     handover=st.booleans(),
+    proactive=st.booleans(),
     mode=st.sampled_from(["full", "full", "no_width", "no_depth", "no_nodes", "no_calibration"]),
     fixed=st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(0, 12)),
 )
@@ -171,6 +175,7 @@ def check_adaptive(asked: tuple[Case, dict[str, Any]], tally: Tally) -> None:
 
 def test_the_controller_changes_nothing_and_handing_over_and_back_neither() -> None:
     tally = try_all("adaptive", check_adaptive, st.tuples(cases(_ADAPTIVE), _LINKS))
+    assert tally.ahead_hits > tally.cases / 10
     assert tally.alone > 0
 
 

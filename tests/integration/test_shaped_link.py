@@ -346,3 +346,50 @@ def deaf_server() -> Iterator[int]:
         yield int(listener.getsockname()[1])
         done.set()
         thread.join()
+
+
+@pytest.mark.parametrize("rtt_s", [0.0, 0.3], ids=["bare", "shaped"])
+def test_a_link_tells_whether_a_reply_is_awaited_and_takes_none(
+    linked: Callable[..., Link], rtt_s: float
+) -> None:
+    link = linked(rtt_s=rtt_s)
+    assert link.waiting()  # nothing was asked, so nothing comes
+    started = time.perf_counter()
+    link.send(msg.Ping())
+    assert link.waiting() or not rtt_s
+    while link.waiting():
+        assert time.perf_counter() - started < LONG_S
+    assert time.perf_counter() - started >= rtt_s
+    assert not link.waiting()
+    before = link.downlink_bytes
+    link.receive(msg.Pong, timeout_s=0.0)
+    assert link.downlink_bytes - before == PONG_BYTES  # counted once, where it is delivered
+    assert link.waiting()
+    link.request(msg.Ping(), msg.Pong)
+
+
+@pytest.mark.parametrize("rtt_s", [0.0, 0.05], ids=["bare", "shaped"])
+def test_a_link_that_has_ended_is_not_awaited(linked: Callable[..., Link], rtt_s: float) -> None:
+    link = linked(rtt_s=rtt_s)
+    link.send(msg.Close())
+    started = time.perf_counter()
+    while link.waiting():
+        assert time.perf_counter() - started < LONG_S
+    with pytest.raises(RemoteError, match="enough"):
+        link.receive(msg.Closed)
+    while link.waiting():
+        assert time.perf_counter() - started < LONG_S
+    with pytest.raises(LinkClosed):
+        link.receive(msg.Closed)
+
+
+def test_an_error_that_was_seen_while_waiting_is_reported_by_the_next_message(
+    linked: Callable[..., Link],
+) -> None:
+    link = linked(rtt_s=0.01)
+    link.send(msg.Close())
+    while link.waiting():
+        pass
+    time.sleep(0.1)  # until this end knows that the connection has ended
+    with pytest.raises(RemoteError, match="enough"):
+        link.send(msg.Ping())

@@ -5,6 +5,7 @@ anything, θ begins with a bare root's cost: 1 a token on tables whose first tim
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -339,6 +340,14 @@ def test_a_blend_pays_for_its_own_trials_and_learns_from_the_others_until_it_kno
     assert mine.opening.expected(1.0) == pytest.approx((5 * 1.0 + 0.4) / 6)
 
 
+def test_openings_are_forgotten_with_the_link_that_they_were_learned_over() -> None:
+    pair = pair_of(gains=ONE_TOKEN)
+    begun(pair).opening.learn(cost=0.4, forecast=1.0)
+    assert begun(pair).opening.expected(1.0) < 1.0
+    pair.forget_openings()
+    assert begun(pair).opening.expected(1.0) == 1.0
+
+
 # ----------------------------------------------------------------------- predicting, learning
 
 
@@ -416,3 +425,80 @@ def test_a_round_is_weighed() -> None:
     # Half a token was promised and none came: truth 1 / 1.5.
     assert weighed.worth == pytest.approx(1 + 0.5 / 1.5)
     assert policy.worth.round_cost == pytest.approx(1.05)
+
+
+# ------------------------------------------------------------------------------- drafting ahead
+
+
+def test_time_ahead_weighs_what_drafting_costs_beyond_waiting() -> None:
+    watts = Phases(
+        draft_s=65.0,
+        verify_s=15.0,
+        wait_s=15.0,
+        uplink_byte=0.0,
+        downlink_byte=0.0,
+        plain_s=15.0,
+        server_only_s=0.0,
+    )
+    policy = begun(pair_of(), phases=watts)
+    plain = outcome_of(one_level([0.5]), [0], [3])
+    ahead = replace(plain, ahead_s=0.2)
+    assert policy.cost_of(ahead) - policy.cost_of(plain) == pytest.approx(50 * 0.2)
+    assert begun(pair_of()).cost_of(ahead) == pytest.approx(begun(pair_of()).cost_of(plain))
+
+
+def test_what_a_round_was_spared_is_no_sign_of_a_quicker_draft() -> None:
+    pair = pair_of(children=always(0.9))
+    policy = begun(pair, ablation=Ablation(depth=2, width=1))
+    ahead = policy.draft_ahead()
+    growth = grow(policy, [0.9])
+    expected = policy.prediction().round_s
+    policy.num_nodes(growth)
+    assert ahead.remember([(1, 0)]) == pytest.approx(0.05)  # one of two steps
+    assert policy.prediction().round_s == pytest.approx(expected - 0.05)
+    policy.observe(outcome_of(growth, [0], [3]))  # 0.05 s of drafting
+    assert pair.latencies.draft.factor.value == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("steps", "width"),
+    [((0.05, 0.05, 0.05), 4), ((0.05, 0.06, 0.07), 2), ((0.05, 0.07, 0.09), 1)],
+)
+def test_a_forward_ahead_has_as_many_nodes_as_cost_little_more_than_one(
+    steps: tuple[float, float, float], width: int
+) -> None:
+    assert begun(pair_of(steps=steps)).draft_ahead().width == width
+
+
+def test_chances_ahead_are_those_of_the_depth_and_teach_nothing() -> None:
+    pair = pair_of()
+    for _ in range(300):  # second guesses of depth 2 are always right
+        pair.calibration.learn(2, np.log([0.6, 0.3]), 1)
+    policy = begun(pair)
+    before = pair.calibration.counts.copy(), pair.children.sums.copy()
+    logs = np.log([[0.6, 0.3], [0.6, 0.3]])
+    found = policy.draft_ahead().chances(np.array([2, 1]), logs)
+    for row, depth in enumerate((2, 1)):
+        expected = pair.calibration.log_chances(depth, logs[row : row + 1])[0]
+        assert found[row] == pytest.approx(expected)
+    assert found[0, 1] > found[1, 1]
+    assert (pair.calibration.counts == before[0]).all()
+    assert (pair.children.sums == before[1]).all()
+    plain = begun(pair, ablation=Ablation(calibrated=False)).draft_ahead()
+    assert plain.chances(np.array([2, 1]), logs) is logs
+
+
+def test_a_target_that_drafting_ahead_slows_down_does_not_slow_down_the_server_alone() -> None:
+    pair = pair_of()
+    for _ in range(20):
+        pair.ahead.observe_forward(2.0, ahead=True)
+        pair.ahead.observe_forward(1.0, ahead=False)
+    policy = begun(pair)
+    policy.draft_ahead()
+    growth = one_level([0.5])
+    policy.num_nodes(growth)
+    slowed = replace(outcome_of(growth, [0], [3]), verify_s=2.0, wait_s=2.0, round_s=2.05)
+    policy.observe(replace(slowed, ahead_s=0.5))
+    assert pair.latencies.target.factor.value == pytest.approx(1.0, rel=0.02)
+    assert policy.weigh(replace(slowed, ahead_s=0.5)).plain == pytest.approx(1.0, rel=0.02)
+    assert policy.weigh(slowed).plain == pytest.approx(2.0, rel=0.02)

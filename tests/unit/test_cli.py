@@ -87,6 +87,9 @@ def test_without_options_the_answer_is_greedy_and_the_rest_is_the_servers_choice
     assert engine.asked == {
         "prompt": "Hi!",
         "method": "opt_tree",
+        "cs": None,
+        "proactive": False,
+        "slo": None,
         "max_new_tokens": 256,
         "stop": [],
         "sampling": Sampling(),
@@ -96,6 +99,28 @@ def test_without_options_the_answer_is_greedy_and_the_rest_is_the_servers_choice
     printed = capsys.readouterr()
     assert printed.out == "ab\n"
     assert printed.err.startswith("[chain: 2 tokens (stop), 4.0 tokens/s, ")
+
+
+def test_what_only_autodraft_takes_reaches_the_engine(engine: type[FakeEngine]) -> None:
+    options = ["--method", "autodraft", "--cs", "0", "--proactive", "--max-tpot-ms", "30"]
+    assert cli.main([*GENERATE, *options]) == 0
+    assert engine.asked["cs"] == 0.0
+    assert engine.asked["proactive"] is True
+    assert engine.asked["slo"] == {"max_tpot_ms": 30.0}
+    assert cli.main([*GENERATE, "--method", "autodraft", "--cs", "tps"]) == 0
+    assert (engine.asked["cs"], engine.asked["proactive"]) == (0.0, False)
+
+
+@pytest.mark.parametrize(
+    "options", [["--proactive"], ["--cs", "0"], ["--min-tokens-per-s", "0.5"]], ids=" ".join
+)
+def test_other_methods_refuse_what_only_autodraft_takes(
+    engine: type[FakeEngine], options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*GENERATE, "--method", "chain", *options]) == 2
+    assert engine.asked == {}
+    printed = capsys.readouterr().err
+    assert f"{options[0]}: for --method autodraft alone; it is chain." in printed
 
 
 def test_every_option_of_sampling_reaches_the_engine(engine: type[FakeEngine]) -> None:

@@ -138,9 +138,10 @@ ACTS = {
     *TAGS["algorithms"],
     *TAGS["tree"],
     *TAGS["network"],
+    *TAGS["slo"],
     *TAGS["sampling"],
     *TAGS["run"],
-} - {"ENABLE_PROACTIVE"}
+}
 
 
 def experiment(**blocks: Any) -> ExperimentConfig:

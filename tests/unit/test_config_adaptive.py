@@ -109,19 +109,43 @@ def test_an_ablation_leaves_out_what_its_name_says() -> None:
     without_retrieval = {mode for mode, spec in specs.items() if not spec.retrieval}
     assert without_retrieval == {"adaptive_only", "no_retrieval"}
     assert {mode for mode, spec in specs.items() if not spec.handover} == {"adaptive_only"}
-    off = config_of(retrieval_draft=False, enable_handover=False, autodraft_ablation_modes=modes)
-    assert not any(spec.retrieval or spec.handover for spec in off.methods())
+    waiting = {mode for mode, spec in specs.items() if not spec.proactive}
+    assert waiting == {"no_proactive", "adaptive_only"}
+    off = config_of(
+        retrieval_draft=False,
+        enable_handover=False,
+        enable_proactive=False,
+        autodraft_ablation_modes=modes,
+    )
+    assert not any(spec.retrieval or spec.handover or spec.proactive for spec in off.methods())
+
+
+def test_drafting_ahead_that_is_switched_on_holds_for_every_mode_and_at_the_user_alone() -> None:
+    names = ("autodraft", "autodraft@server", "chain")
+    on = config_of(
+        enable_proactive=True, autodraft_ablation_modes=ABLATION_MODES, method_names=names
+    )
+    for spec in on.methods():
+        assert spec.proactive == (spec.name == "autodraft")
+
+
+def test_a_single_request_drafts_ahead_only_where_it_asks_to() -> None:
+    config = config_of(enable_proactive=True)
+    assert not config.adaptive(0.5).proactive
+    assert config.adaptive(0.5, proactive=True).proactive
+    with pytest.raises(ConfigError, match="^proactive=True is for autodraft alone: "):
+        config.adaptive(0.5, name="autodraft@server", proactive=True)
 
 
 def test_ablations_that_change_nothing_are_noted() -> None:
     modes = ("full", "no_proactive", "no_retrieval")
-    ahead = (
-        "AUTODRAFT_ABLATION_MODES_CSV: no_proactive is the same as full, because this version does "
-        "not draft ahead."
-    )
-    assert config_of(autodraft_ablation_modes=modes).notes() == (ahead,)
+    assert config_of(autodraft_ablation_modes=modes).notes() == ()
+    for switch in (0, 1):
+        assert config_of(autodraft_ablation_modes=modes, enable_proactive=bool(switch)).notes() == (
+            "AUTODRAFT_ABLATION_MODES_CSV: no_proactive is the same as full, because "
+            f"ENABLE_PROACTIVE={switch}.",
+        )
     assert config_of(autodraft_ablation_modes=modes, retrieval_draft=False).notes() == (
-        ahead,
         "AUTODRAFT_ABLATION_MODES_CSV: no_retrieval is the same as full, because "
         "RETRIEVAL_DRAFT=0.",
     )

@@ -9,7 +9,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autodraft.engine.drafter import Draft, Drafter, _Levels
+from autodraft.engine.drafter import Draft, Drafter
+from autodraft.engine.levels import Levels
 from autodraft.models.kv_cache import KVCache
 from autodraft.models.runner import ModelRunner
 from autodraft.policy import (
@@ -271,7 +272,7 @@ def test_a_level_sees_its_ancestors_and_every_node_is_found_in_its_slot(
 ) -> None:
     rng, root_slot = np.random.default_rng(seed), 17
     growth = TreeGrowth(root_token=0)
-    levels = _Levels(root_slot, TreeLimits(width, len(expanded), 1))
+    levels = Levels(root_slot, TreeLimits(width, len(expanded), 1))
     slots: dict[int, int] = {}  # of the nodes expanded so far, in the order of their slots
     for count in expanded:
         nodes = growth.frontier(min(count, width))

@@ -653,6 +653,39 @@ def test_the_share_that_the_server_decoded_alone_is_known_only_where_it_is_hande
     assert rows["mixed"].handed_over_share is None
 
 
+def test_drafting_ahead_is_summed_up_where_something_was_drafted_ahead() -> None:
+    rows = rows_of(
+        make_line("chain"),
+        make_line(
+            "autodraft",
+            1,
+            output_tokens=10,
+            ahead_s=0.4,
+            ahead_nodes=40,
+            ahead_rounds=4,
+            ahead_hits=3,
+            saved_s=0.2,
+            wasted_s=0.1,
+            draft_s=0.6,
+            draft_net_j=6.0,
+        ),
+        make_line("autodraft", 2, output_tokens=10, draft_net_j=None),  # drafted nothing ahead
+        make_line("unmetered", ahead_s=0.4, ahead_nodes=40, wasted_s=0.1, draft_net_j=None),
+    )
+    row = rows["autodraft"]
+    assert row.ahead_hit_share == pytest.approx(3 / 4)
+    assert row.ahead_used_share == pytest.approx(0.75)
+    assert row.ahead_saved_ms_per_token == pytest.approx(10.0)
+    assert row.ahead_wasted_j_per_token == pytest.approx(6.0 * 0.1 / 1.0 / 20)
+    assert rows["unmetered"].ahead_hit_share is None  # no round came after
+    assert rows["unmetered"].ahead_used_share == pytest.approx(0.75)
+    assert rows["unmetered"].ahead_wasted_j_per_token is None
+    assert rows["chain"].ahead_hit_share is None
+    assert rows["chain"].ahead_used_share is None
+    assert rows["chain"].ahead_saved_ms_per_token is None
+    assert rows["chain"].ahead_wasted_j_per_token is None
+
+
 def test_without_a_normaliser_there_is_no_score() -> None:
     objectives = ("draft_energy", "target_energy")
     points = points_of(server_line(), make_line("chain"), objectives=objectives)

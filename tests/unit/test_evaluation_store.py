@@ -51,7 +51,7 @@ def test_a_request_line_carries_its_case_and_every_field_of_the_record(store: Ru
     (line,) = read_lines(store, "requests.jsonl")
     for name in RequestRecord.__struct_fields__:
         assert name in line
-    assert line["schema_version"] == SCHEMA_VERSION == 4
+    assert line["schema_version"] == SCHEMA_VERSION == 5
     assert line["run_id"] == store.run_id
     assert (line["bench"], line["question_id"], line["category"]) == ("quick", 7, "chat")
     assert (line["turn"], line["repeat"], line["method"]) == (2, 1, "chain")
