@@ -27,6 +27,7 @@ class Tradeoffs:
         """Take the configuration, for ceilings and objective, and who knows the pair."""
         self._config = config
         self._user = user
+        self._aims: dict[MethodSpec, Aim] = {}
 
     def devices(self) -> Devices:
         """Return what was measured of the pair's machines, in the simulator's form."""
@@ -66,23 +67,24 @@ class Tradeoffs:
         return aim_at(self.predicted(like=spec), spec.slo, spec.cs)
 
     def begin(self, spec: MethodSpec) -> None:
-        """Let limits that are new to the pair begin where they are expected to be met.
+        """Say what is expected of limits, and begin there with those that are new to the pair.
 
         Raises:
             ProfileError: As ``predicted``.
         """
         if spec.cs is None or not spec.slo.limits:
             return
-        pair = self._user.known.pair
+        pair, aim = self._user.known.pair, self.aim(spec)
+        self._aims[spec] = aim
         if not pair.steers(spec):
-            pair.steering(spec).start_at(*multipliers_at(spec.cs, self.aim(spec).cs))
+            pair.steering(spec).start_at(*multipliers_at(spec.cs, aim.cs))
 
     def reports(self, spec: MethodSpec, record: RequestRecord) -> list[LimitReport] | None:
-        """Return what became of a spec's limits in one answer; None without limits."""
-        if not spec.slo.limits:
+        """Return what became of a spec's limits in an answer that was begun; None without any."""
+        if spec not in self._aims:
             return None
         point = point_of(spec, [timed(record)], self._place())
-        return limit_reports(self.aim(spec), spec.slo, point)
+        return limit_reports(self._aims[spec], spec.slo, point)
 
     def save(
         self, spec: MethodSpec, record: RequestRecord, folder: Path | None

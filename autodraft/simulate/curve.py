@@ -21,7 +21,7 @@ REFERENCE_FOLDER: Final = "reference"
 """Name of the folder of predicted curves, inside that of AutoDraft's data."""
 REFERENCE_CS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
 _KIND: Final = "curve"
-_LEAST_RTT_S: Final = 1e-3
+LEAST_RTT_S: Final = 1e-3
 
 
 @dataclass(frozen=True)
@@ -59,16 +59,19 @@ class Outlook:
         points = [self.point(spec) for spec in specs]
         return [point for point in points if point is not None]
 
-    def key(self, specs: Sequence[MethodSpec], digits: int = 2) -> str:
+    def key(
+        self, specs: Sequence[MethodSpec], digits: int = 2, least_rtt_s: float = LEAST_RTT_S
+    ) -> str:
         """Return all that a curve of these specs depends on, in words.
 
         Args:
             specs: autodraft at each cost sensitivity.
-            digits: Of what was measured of the link; a delay counts from a millisecond on.
+            digits: Of what was measured of the link.
+            least_rtt_s: Delay, in seconds, below which all links are the same.
         """
         place = self.place
         figures = (
-            max(place.link.rtt_s, _LEAST_RTT_S),
+            max(place.link.rtt_s, least_rtt_s),
             place.link.uplink_bytes_per_s,
             place.link.downlink_bytes_per_s,
         )

@@ -20,6 +20,8 @@ from autodraft.simulate.curve import Outlook, point_of
 TRADEOFF_FOLDER: Final = "tradeoff"
 """Name of the folder of curves, inside that of AutoDraft's data."""
 _SCHEMA: Final = 1
+_SAME_RTT_S: Final = 0.01
+"""Shorter links share a file: their delay is mostly the machine's noise."""
 _HASH_LENGTH: Final = 12
 _SIZE_INCHES: Final = (7.0, 4.5)
 _DPI: Final = 150
@@ -87,7 +89,7 @@ class SavedCurve:
     @property
     def stem(self) -> str:
         """Name of its files, without suffix: one for links that are much the same."""
-        key = self.outlook.key(self.specs, digits=1)
+        key = self.outlook.key(self.specs, digits=1, least_rtt_s=_SAME_RTT_S)
         return f"{self.objective}-{sha256(key.encode()).hexdigest()[:_HASH_LENGTH]}"
 
     def measured_points(self) -> list[CurvePoint]:

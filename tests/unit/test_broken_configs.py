@@ -74,8 +74,6 @@ MESSAGES: Final = {  # file -> message; each of its lines begins with the file, 
         'attributes. Use <TAG>value</TAG> or <parameter name="TAG">value</parameter>.'
     ),
     "limit_of_speed.yaml": (
-        "limit_of_speed.yaml:5: MAX_TPOT_MS does not act yet in this version, and 50 would "
-        "change the results: leave the tag out or use unset.\n"
         "limit_of_speed.yaml:6: MIN_TOKENS_PER_S does not take '0'. Use a number above 0, or "
         "unset."
     ),

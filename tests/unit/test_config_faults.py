@@ -54,7 +54,7 @@ FAULTS: dict[str, tuple[str, list[tuple[str, str]], list[str]]] = {
         [("zzzz", "1")],
         [
             "6: unknown tag zzzz in the block run. "
-            "Allowed in run: MAX_NEW_TOKENS, REPEATS, WARMUP_QUESTIONS, RETRIES, DRY_RUN."
+            "Allowed in run: MAX_NEW_TOKENS, REPEATS, WARMUP_QUESTIONS, RETRIES, SAVE_TRACE, DRY_RUN."
         ],
     ),
     "misspelt block": (
@@ -205,8 +205,6 @@ FAULTS: dict[str, tuple[str, list[tuple[str, str]], list[str]]] = {
         "slo",
         [("MAX_TPOT_MS", "50"), ("MIN_TOKENS_PER_S", "0")],
         [
-            "6: MAX_TPOT_MS does not act yet in this version, and 50 would change the results: "
-            "leave the tag out or use unset.",
             "7: MIN_TOKENS_PER_S does not take '0'. Use a number above 0, or unset.",
         ],
     ),

@@ -204,7 +204,7 @@ def test_an_override_replaces_the_alias_as_well(
         (
             "run.REPEAT=4",
             "--set run.REPEAT=4: unknown tag REPEAT in the block run. Did you mean REPEATS? "
-            "Allowed in run: MAX_NEW_TOKENS, REPEATS, WARMUP_QUESTIONS, RETRIES, DRY_RUN.",
+            "Allowed in run: MAX_NEW_TOKENS, REPEATS, WARMUP_QUESTIONS, RETRIES, SAVE_TRACE, DRY_RUN.",
         ),
         (
             "run.REPEATS=",
@@ -216,9 +216,9 @@ def test_an_override_replaces_the_alias_as_well(
             "Use one of auto, float32, bfloat16, float16.",
         ),
         (
-            "slo.MAX_TPOT_MS=2",
-            "--set slo.MAX_TPOT_MS=2: MAX_TPOT_MS does not act yet in this version, and 2 would "
-            "change the results: leave the tag out or use unset.",
+            "slo.MAX_TPOT_MS=-2",
+            "--set slo.MAX_TPOT_MS=-2: MAX_TPOT_MS does not take '-2'. Use a number above 0, or "
+            "unset.",
         ),
         (
             "runtime.TARGET_TOKEN_ENV=my-secret",

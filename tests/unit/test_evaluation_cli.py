@@ -310,10 +310,10 @@ def test_offline_means_that_nothing_is_downloaded(
 def test_warnings_of_the_configuration_are_shown(
     harness: Harness, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    harness("--dry-run", "--set", "slo.MAX_TTFT_MS=unset")
+    harness("--dry-run", "--set", "network.JITTER_MS=5")
     err = capsys.readouterr().err
     assert "warning: " in err
-    assert "MAX_TTFT_MS is checked but does not act yet" in err
+    assert "JITTER_MS=5 is above RTT_MS=0" in err
 
 
 def run_script(*options: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:

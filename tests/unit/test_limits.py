@@ -88,7 +88,10 @@ def test_the_average_meets_a_speed_that_neither_mode_has() -> None:
 
 
 def test_the_average_meets_a_price_that_neither_mode_has() -> None:
-    made = decode(steering(SECONDS, max_cost_per_1m_tokens=0.25e6), 1_000)
+    # Fast costs 0.5 + 0.5 λ and cheap 2 + 0.125 λ: alike at λ = 4, where a forecast would begin.
+    steered = steering(SECONDS, max_cost_per_1m_tokens=0.25e6)
+    steered.start_at(0.0, 4.0)
+    made = decode(steered, 1_000)
     assert mean_usd(made) == pytest.approx(0.25 * (1 - MARGIN), rel=0.05)
     assert 0 < made.count(FAST) < len(made)
 
