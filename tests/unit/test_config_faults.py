@@ -54,7 +54,8 @@ FAULTS: dict[str, tuple[str, list[tuple[str, str]], list[str]]] = {
         [("zzzz", "1")],
         [
             "6: unknown tag zzzz in the block run. "
-            "Allowed in run: MAX_NEW_TOKENS, REPEATS, WARMUP_QUESTIONS, RETRIES, SAVE_TRACE, DRY_RUN."
+            "Allowed in run: MAX_NEW_TOKENS, REPEATS, WARMUP_QUESTIONS, RETRIES, "
+            "SAVE_TRACE, DRY_RUN."
         ],
     ),
     "misspelt block": (

@@ -204,7 +204,8 @@ def test_an_override_replaces_the_alias_as_well(
         (
             "run.REPEAT=4",
             "--set run.REPEAT=4: unknown tag REPEAT in the block run. Did you mean REPEATS? "
-            "Allowed in run: MAX_NEW_TOKENS, REPEATS, WARMUP_QUESTIONS, RETRIES, SAVE_TRACE, DRY_RUN.",
+            "Allowed in run: MAX_NEW_TOKENS, REPEATS, WARMUP_QUESTIONS, RETRIES, "
+            "SAVE_TRACE, DRY_RUN.",
         ),
         (
             "run.REPEATS=",
