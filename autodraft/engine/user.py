@@ -317,9 +317,7 @@ class UserSide:
             target, drafter, prompts, meters, self._meter.idle_watts, partial(self._traced, target)
         )
 
-    def _traced(
-        self, target: RemoteTarget, prompt: Sequence[int], output: Sequence[int]
-    ) -> Trace:
+    def _traced(self, target: RemoteTarget, prompt: Sequence[int], output: Sequence[int]) -> Trace:
         assert self.side.runner is not None, "the draft model is loaded before it is asked"
         trace = trace_answer(self.side.runner, self.side.excluded, prompt, output)
         draft = self._config.models.draft_model_path

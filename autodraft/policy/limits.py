@@ -63,9 +63,7 @@ def usage_of(outcome: Outcome) -> Usage:
     """Return what a round has used."""
     drafting_s = outcome.draft_s + outcome.ahead_s  # the latter in place of waiting
     wait_s = outcome.round_s - drafting_s - outcome.verify_s
-    return Usage(
-        drafting_s, outcome.verify_s, wait_s, outcome.uplink_bytes, outcome.downlink_bytes
-    )
+    return Usage(drafting_s, outcome.verify_s, wait_s, outcome.uplink_bytes, outcome.downlink_bytes)
 
 
 class _Limit:

@@ -74,8 +74,7 @@ MESSAGES: Final = {  # file -> message; each of its lines begins with the file, 
         'attributes. Use <TAG>value</TAG> or <parameter name="TAG">value</parameter>.'
     ),
     "limit_of_speed.yaml": (
-        "limit_of_speed.yaml:6: MIN_TOKENS_PER_S does not take '0'. Use a number above 0, or "
-        "unset."
+        "limit_of_speed.yaml:6: MIN_TOKENS_PER_S does not take '0'. Use a number above 0, or unset."
     ),
     "list_at_the_top.yaml": (
         "list_at_the_top.yaml:1: the file is not a mapping. Use lines of NAME: value.\n"

@@ -122,9 +122,7 @@ def test_what_cannot_be_met_ends_at_the_extreme_and_recovers() -> None:
 
 def test_limits_on_both_may_pull_apart() -> None:
     steered = steering(weighted([(0.5, SECONDS), (0.5, DOLLARS)]), min_tokens_per_s=2.0)
-    both = Steering(
-        DOLLARS, RATES, SloConfig(min_tokens_per_s=4.0, max_cost_per_1m_tokens=0.01e6)
-    )
+    both = Steering(DOLLARS, RATES, SloConfig(min_tokens_per_s=4.0, max_cost_per_1m_tokens=0.01e6))
     decode(both, 200)
     time, money = both.multipliers
     assert time > 1
